@@ -17,7 +17,7 @@ from typing import Any
 
 from trio_envserve.core import messages
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName
-from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.requests import RequestContent, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.work import Ticket, Work, WorkInput, Works, WorkState
 
@@ -61,7 +61,7 @@ def _opened(works: Works, sequence: int, *, rerun: bool) -> Work:
     session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
     asked = Keyed(KeyAct.ASK, NAME)
-    ask = Ask(b"d" * 32, b"body", rerun, 4, asked)
+    ask = RequestContent(b"d" * 32, b"body", rerun, 4, asked)
     assert works.request(session, sequence, ask, b"route") is not None
     return works.open[NAME]
 
@@ -72,7 +72,7 @@ def _give(works: Works, work: Work | None, given: WorkInput) -> None:
     session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
     another = Ticket(session, 9, b"d" * 32, 4, Keyed(KeyAct.ASK, NAME))
-    ask = Ask(b"d" * 32, b"body", None, 4, another.key)
+    ask = RequestContent(b"d" * 32, b"body", None, 4, another.key)
     if given in (WorkInput.ASK, WorkInput.CLASH, WorkInput.ATTACH):
         arg: Any = (another, ask)
     elif given in (WorkInput.LEAVE, WorkInput.LOSE):

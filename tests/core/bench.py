@@ -11,7 +11,7 @@ from trio_envserve.core.executions import Execution
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.requests import RequestContent, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.sessions import Session
@@ -130,7 +130,7 @@ class Bench:
         if digest is None:
             digest = input_digest(body, rerun)
         key = None if name is None else Keyed(act, name, tag)
-        ask = Ask(digest, body, rerun, allowance, key, earlier=earlier)
+        ask = RequestContent(digest, body, rerun, allowance, key, earlier=earlier)
         self.works.request(self.session(number), sequence, ask, self.session(number).route)
         return self.turn()
 

@@ -39,7 +39,7 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.requests import RequestContent, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import (
     AskWorker,
@@ -80,6 +80,7 @@ from trio_envserve.core.values import written_head
 from trio_envserve.core.work import Work
 from trio_envserve.core.worker import (
     BeatDue,
+    BeginRun,
     CancelRun,
     DeltaMade,
     EnvironmentReady,
@@ -87,7 +88,6 @@ from trio_envserve.core.worker import (
     NoteMade,
     OutcomeMade,
     RouterMessage,
-    Run,
     ToRouter,
     WorkerCore,
     WorkerEffect,
@@ -133,10 +133,10 @@ def body_of_weight(weight: int) -> bytes:
 def ask(
     body: bytes = b"body", *, digest: int | None = None, rerun: bool | None = None,
     allowance: int = 1,
-) -> Ask:  # fmt: skip
+) -> RequestContent:  # fmt: skip
     """A request's content; equal bodies have equal digests unless one is given."""
     number = int.from_bytes(body[-8:], "big") if digest is None else digest
-    return Ask(identifier(number), body, rerun, allowance)
+    return RequestContent(identifier(number), body, rerun, allowance)
 
 
 def error_body(code: str = "rollout-failed", message: str = "why") -> bytes:
@@ -379,7 +379,7 @@ class Pair(Joined):
         """Workers whose event loops are blocked, and since when."""
         self.route = CLIENT
         """Where the client's present connection is reached."""
-        self.runs: list[tuple[bytes, Run]] = []
+        self.runs: list[tuple[bytes, BeginRun]] = []
         self.cancels: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
         self.answers: list[Answer | Fail] = []
@@ -494,7 +494,7 @@ class Pair(Joined):
         """Carry out what a worker's core says."""
         for effect in effects:
             match effect:
-                case Run():
+                case BeginRun():
                     self.runs.append((worker, effect))
                 case CancelRun(number):
                     self.cancels.append((worker, number))
@@ -534,20 +534,20 @@ class Pair(Joined):
         if self.workers[worker].acknowledged and not lag_s:
             self.work(worker, self.workers[worker].take(BeatDue({})))
 
-    def say(self, *pieces: bytes, run: tuple[bytes, Run] | None = None) -> None:
+    def say(self, *pieces: bytes, run: tuple[bytes, BeginRun] | None = None) -> None:
         """An execution says deltas, by default the newest."""
         worker, what = run or self.runs[-1]
         for piece in pieces:
             self.work(worker, self.workers[worker].take(DeltaMade(what.number, piece)))
         self.settle()
 
-    def note(self, note: bytes, run: tuple[bytes, Run] | None = None) -> None:
+    def note(self, note: bytes, run: tuple[bytes, BeginRun] | None = None) -> None:
         """An execution notes how far it is, by default the newest."""
         worker, what = run or self.runs[-1]
         self.work(worker, self.workers[worker].take(NoteMade(what.number, note)))
 
     def end(
-        self, run: tuple[bytes, Run] | None = None, payload: bytes = b"outcome",
+        self, run: tuple[bytes, BeginRun] | None = None, payload: bytes = b"outcome",
         status: Status = Status.RESULT,
     ) -> None:  # fmt: skip
         """An execution ends, by default the newest."""
@@ -569,7 +569,7 @@ class Pair(Joined):
             own = b"outcome of " + bytes(running[0][1].body)
             self.end(running[0], own if payload is None else payload)
 
-    def _runs(self, worker: bytes, run: Run) -> bool:
+    def _runs(self, worker: bytes, run: BeginRun) -> bool:
         return worker in self.workers and run.number in self.workers[worker].running
 
     def receive(self, *numbers: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.pool import NOT_NEEDED, Phase
 from trio_envserve.core.router_inputs import Exited
-from trio_envserve.core.worker import EnvironmentReady, Run
+from trio_envserve.core.worker import BeginRun, EnvironmentReady
 from trio_envserve.core.worker_range import WorkerRange
 
 from .helpers import Pair
@@ -130,7 +130,7 @@ def test_it_keeps_what_was_needed_in_that_time():
     assert pair.wanted() == 2
 
 
-def half_idle() -> tuple[Elastic, dict[bytes, tuple[bytes, Run]]]:
+def half_idle() -> tuple[Elastic, dict[bytes, tuple[bytes, BeginRun]]]:
     """A pool that has shrunk from 4 to 2 workers, each of which runs one more: what they run."""
     pair = Elastic(least=1, most=4, worker_capacity=2)
     pair.ask_for(8)

@@ -21,7 +21,7 @@ from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, Outc
 from trio_envserve.core.messages import Outcome
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import OutcomeMade, Run
+from trio_envserve.core.worker import BeginRun, OutcomeMade
 
 from .helpers import Pair
 
@@ -191,7 +191,7 @@ class Town:
 
     # -- what is seen -------------------------------------------------------------
 
-    def live(self) -> list[tuple[bytes, Run]]:
+    def live(self) -> list[tuple[bytes, BeginRun]]:
         """The executions whose code runs, in the order of their calls: in which order
         several workers hear of what was done together says nothing."""
         workers = self.pair.workers

@@ -15,11 +15,11 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import (
     BeatDue,
+    BeginRun,
     CancelRun,
     Exit,
     OutcomeMade,
     RouterMessage,
-    Run,
     ToRouter,
     WorkerCore,
 )
@@ -59,7 +59,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def hear(self, effects):
         for effect in effects:
             match effect:
-                case Run(number=number):
+                case BeginRun(number=number):
                     assert number not in self.ran, "runs a number twice"
                     assert number not in self.told_to_stop, "runs what was stopped before"
                     assert number not in self.declined, "runs what it has declined"

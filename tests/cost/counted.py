@@ -43,9 +43,9 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import DIGEST_BYTES, Status
 from trio_envserve.core.worker import (
+    BeginRun,
     OutcomeMade,
     RouterMessage,
-    Run,
     ToRouter,
     WorkerEffect,
     WorkerInput,
@@ -155,7 +155,7 @@ class Machines(Joined):
 
     def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
         """Deliver the worker's messages to the router."""
-        self._running += [effect.number for effect in effects if isinstance(effect, Run)]
+        self._running += [effect.number for effect in effects if isinstance(effect, BeginRun)]
         with self._count("worker"):
             said: list[Any] = list(
                 frames_to_router([e for e in effects if isinstance(e, ToRouter)])

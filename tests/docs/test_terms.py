@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+ROOT = Path(__file__).parent.parent.parent
+DOCS, PACKAGE = ROOT / "docs", ROOT / "trio_envserve"
 TERMS = (DOCS / "terms.md").read_text(encoding="utf-8")
 
 
@@ -57,3 +59,21 @@ def test_the_protocol_means_the_same_by_its_words():
     assert rows(words)
     for term, meaning in rows(words):
         assert meanings[term] == meaning, term
+
+
+OF_SEVERAL_CLASSES = {
+    "Ask": "retrylab and the trial of a user's code are two kits, each with its own ask",
+    "Fault": "retrylab's is what strikes a system, the package's is whose fault an error is",
+    "Outcome": "a caller gets what the message of that name says",
+}
+"""Names that several classes have, since users know each of them, with the reason."""
+
+
+def test_a_search_for_the_name_of_a_class_finds_one():
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    several = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert several.keys() == OF_SEVERAL_CLASSES.keys(), several

@@ -23,7 +23,7 @@ from tests.worker.test_shell import WIRE, opened
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import MIB
 from trio_envserve.core.terms import RequestId, Status, Verdict
-from trio_envserve.core.worker import Run
+from trio_envserve.core.worker import BeginRun
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.worker.execution_tasks import PORTION, TURN_S, ExecutionTasks
 from trio_envserve.worker.outcomes import OutcomeMaker
@@ -286,7 +286,9 @@ async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(autojump_cloc
         nursery.start_soon(tasks.run)
         for number in range(2):
             asked = RolloutRequest(kind="rollout", input=number, endpoint="oracle", model_name="m")
-            run = Run(number, RequestId(b"s" * 16, number), "c", values.encode(asked.to_body()))
+            run = BeginRun(
+                number, RequestId(b"s" * 16, number), "c", values.encode(asked.to_body())
+            )
             tasks.add(run)
             await trio.testing.wait_all_tasks_blocked()
             tasks.close()

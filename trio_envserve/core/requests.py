@@ -19,7 +19,7 @@ Suspicion: TypeAlias = "tuple[bytes, int]"
 
 
 @dataclasses.dataclass(slots=True)
-class Ask:
+class RequestContent:
     """The content of a request besides its id; the same in each transmission."""
 
     digest: bytes

@@ -41,7 +41,7 @@ from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .messages import ForeignVersion
 from .pool import Elastic, LifeInput, Need, Pool
 from .ranges import Ranges
-from .requests import Ask
+from .requests import RequestContent
 from .rights import Rights
 from .router_effects import (
     ClosingOver,
@@ -576,7 +576,7 @@ class Router:
         except ProtocolError as error:
             self.works.refuse(session, sequence, Refusal.REFUSED, route, text=str(error))
             return
-        ask = Ask(
+        ask = RequestContent(
             request.digest, body, request.rerun, request.allowance, key, request.traceparent,
             request.execution_s, request.earlier,
         )  # fmt: skip

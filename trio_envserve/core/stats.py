@@ -28,7 +28,7 @@ from .work import Work, Works
 from .workforce import Workforce
 
 
-class Counted(Protocol):
+class CountedRouter(Protocol):
     """The parts of a :class:`~.router.Router` that are counted."""
 
     epoch: Epoch
@@ -56,7 +56,7 @@ class Counted(Protocol):
         """Wait of the oldest request that a worker could take."""
 
 
-def status(router: Counted) -> dict[str, Any]:
+def status(router: CountedRouter) -> dict[str, Any]:
     """The status record of welcomes and syncs."""
     pool, workforce, reason = router.pool, router.workforce, router.starting
     journal = router.journal
@@ -85,7 +85,7 @@ def status(router: Counted) -> dict[str, Any]:
     return record
 
 
-def _closing(router: Counted) -> dict[str, Any]:
+def _closing(router: CountedRouter) -> dict[str, Any]:
     """The stage of closing, what it waits for, and the seconds until the next."""
     left_s = router.closing.left_s(router.clock.last_s)
     running, kept, workers, _ = router.held()
@@ -95,13 +95,13 @@ def _closing(router: Counted) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _waits_for(router: Counted) -> str:
+def _waits_for(router: CountedRouter) -> str:
     if router.pool.wanted:
         return "no worker is ready yet"
     return "no host is here that may start workers"
 
 
-def describe(router: Counted) -> dict[str, Any]:
+def describe(router: CountedRouter) -> dict[str, Any]:
     """Everything countable of a server."""
     works, taken, workforce, pool = (
         router.works, router.accounts.all, router.workforce, router.pool,
@@ -174,7 +174,7 @@ def describe(router: Counted) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _hosts(router: Counted) -> dict[str, Any]:
+def _hosts(router: CountedRouter) -> dict[str, Any]:
     """The records of present and past hosts."""
     if router.hosts is None:
         return {"hosts": [], "past_hosts": []}
@@ -182,7 +182,7 @@ def _hosts(router: Counted) -> dict[str, Any]:
     return router.hosts.records(running, router.hosts.now_s)
 
 
-def _size(router: Counted) -> dict[str, Any]:
+def _size(router: CountedRouter) -> dict[str, Any]:
     """The figures on the number of workers: longest wait, range, last change."""
     pool = router.pool
     fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
@@ -194,7 +194,7 @@ def _size(router: Counted) -> dict[str, Any]:
     }
 
 
-def bounds(router: Counted) -> dict[str, int]:
+def bounds(router: CountedRouter) -> dict[str, int]:
     """The bounds of what is counted, by its name."""
     limits, keys = router.limits, router.accounts.keys
     return {

@@ -61,7 +61,7 @@ from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
-from .requests import Ask, Counters, RetainedOutcome, Suspicion
+from .requests import Counters, RequestContent, RetainedOutcome, Suspicion
 from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
@@ -448,7 +448,7 @@ class Works:
     # -- requests of clients ------------------------------------------------------------
 
     def request(
-        self, session: Session[Ticket], sequence: int, ask: Ask, asker: Route
+        self, session: Session[Ticket], sequence: int, ask: RequestContent, asker: Route
     ) -> Ticket | None:
         """A transmission of a request.  Returns the ticket if this one has entered it."""
         self.counters.requests += 1
@@ -496,7 +496,7 @@ class Works:
         self.enter(work)
         return ticket
 
-    def _why_not_again(self, ask: Ask) -> Refusal | None:
+    def _why_not_again(self, ask: RequestContent) -> Refusal | None:
         """Why what a lost session may have started may not be started here; None if it may.  That
         needs consent and allowance (G2)."""
         assert ask.earlier is not None
@@ -533,7 +533,7 @@ class Works:
 
     # -- requests with keys ------------------------------------------------------------
 
-    def _ask_key(self, ticket: Ticket, asked: Keyed, ask: Ask) -> Ticket | None:
+    def _ask_key(self, ticket: Ticket, asked: Keyed, ask: RequestContent) -> Ticket | None:
         """A request that names a key: a ticket of its work, or a command by name."""
         session, sequence = ticket.session, ticket.sequence
         work: Work | None = None
@@ -554,7 +554,7 @@ class Works:
         return None
 
     def _ask_work(
-        self, ticket: Ticket, asked: Keyed, ask: Ask, work: Work | None
+        self, ticket: Ticket, asked: Keyed, ask: RequestContent, work: Work | None
     ) -> Refusal | None:
         """Why the ticket was not admitted; None if it was."""
         if self.journal.on and not self._may_be_saved(asked, work):
@@ -602,7 +602,7 @@ class Works:
         assert fields is not None
         return self._wake(fields), None
 
-    def _may_open(self, asked: Keyed, ask: Ask) -> Refusal | None:
+    def _may_open(self, asked: Keyed, ask: RequestContent) -> Refusal | None:
         """Why a work of this name may not begin; None if it may."""
         if self.journal.failed:
             return Refusal.UNSAVED
@@ -630,7 +630,7 @@ class Works:
 
     # -- cells: tickets ---------------------------------------------------------------
 
-    def _open(self, work: None, arg: tuple[Ticket, Ask]) -> Refusal | None:
+    def _open(self, work: None, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
         ticket, ask = arg
         asked = ticket.key
         assert asked is not None
@@ -661,7 +661,7 @@ class Works:
             self.step(opened, _I.RELEASE)
         return None
 
-    def _join(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+    def _join(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
         ticket = arg[0]
         if self._crowded(work):
             return Refusal.CROWDED
@@ -674,27 +674,27 @@ class Works:
         work.wait_no_more()
         return None
 
-    def _replay(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+    def _replay(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
         refusal = self._join(work, arg)
         if refusal is None:
             assert work.outcome is not None
             self._tell(work, Told(arg[0], work.outcome))
         return refusal
 
-    def _clash(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal:
+    def _clash(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal:
         return Refusal.KEY_CONFLICT
 
-    def _unknown(self, work: None, arg: tuple[Ticket, Ask]) -> Refusal:
+    def _unknown(self, work: None, arg: tuple[Ticket, RequestContent]) -> Refusal:
         return Refusal.UNKNOWN_KEY
 
-    def _watch(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+    def _watch(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
         if self._crowded(work):
             return Refusal.CROWDED
         self._admit(arg[0])
         self._seat(work, arg[0])
         return None
 
-    def _show(self, work: Work, arg: tuple[Ticket, Ask]) -> None:
+    def _show(self, work: Work, arg: tuple[Ticket, RequestContent]) -> None:
         assert work.outcome is not None
         self._admit(arg[0])
         self._tell(work, Told(arg[0], work.outcome))

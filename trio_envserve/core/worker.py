@@ -112,7 +112,7 @@ WorkerInput: TypeAlias = (
 """Everything that changes a worker."""
 
 
-class Run(NamedTuple):
+class BeginRun(NamedTuple):
     """Start an execution."""
 
     number: int
@@ -166,7 +166,7 @@ class Exit(NamedTuple):
     """Tear the environment down and exit: no more work comes."""
 
 
-WorkerEffect: TypeAlias = Run | CancelRun | Park | ToRouter | Exit
+WorkerEffect: TypeAlias = BeginRun | CancelRun | Park | ToRouter | Exit
 """Everything that a worker's shell must be able to do."""
 
 
@@ -413,7 +413,7 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
-        return [Run(number, request, dispatch.client, body, dispatch.traceparent)]
+        return [BeginRun(number, request, dispatch.client, body, dispatch.traceparent)]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []

@@ -24,7 +24,7 @@ from typing import TypeAlias, final
 import trio
 
 from .. import foreign, tracing
-from ..core.worker import Run
+from ..core.worker import BeginRun
 from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
 from .stacks import REQUEST
@@ -43,7 +43,7 @@ class ExecutionTasks:
 
     def __init__(
         self, outcomes: OutcomeMaker, parking: Parking, says_of: Callable[[int], tuple[Say, Say]],
-        ended: Callable[[Run, Outcome | None, float | None], None], done: trio.Event,
+        ended: Callable[[BeginRun, Outcome | None, float | None], None], done: trio.Event,
     ) -> None:  # fmt: skip
         """``says_of``: returns what takes the deltas and the notes of an execution.  ``ended`` is
         called with each end: with an outcome, or None if the execution was cancelled; and with the
@@ -56,7 +56,7 @@ class ExecutionTasks:
         self._says_of = says_of
         self._ended = ended
         self._done = done
-        self._arrived: deque[tuple[Run, trio.CancelScope]] = deque()
+        self._arrived: deque[tuple[BeginRun, trio.CancelScope]] = deque()
         """Executions that have not started."""
         self._has_arrived = trio.Event()
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -64,7 +64,7 @@ class ExecutionTasks:
         self._failed = False
         """Whether the worker's own code has failed in an execution."""
 
-    def add(self, run: Run) -> None:
+    def add(self, run: BeginRun) -> None:
         """Start an execution, in this turn of the loop or a later one."""
         if not self.closing:
             scope = self._scopes[run.number] = trio.CancelScope(shield=True)
@@ -119,7 +119,7 @@ class ExecutionTasks:
             if self._failed or foreign.holds_interrupt(exc):
                 raise
 
-    async def _execute(self, run: Run, request: str, scope: trio.CancelScope) -> None:
+    async def _execute(self, run: BeginRun, request: str, scope: trio.CancelScope) -> None:
         """Run one execution, from its dispatch to its outcome."""
         outcome: Outcome | LargeValue | None = None
         began_s: float | None = None
@@ -160,7 +160,7 @@ class ExecutionTasks:
             raise
 
     async def _encode(
-        self, run: Run, scope: trio.CancelScope, large: LargeValue, began_s: float
+        self, run: BeginRun, scope: trio.CancelScope, large: LargeValue, began_s: float
     ) -> None:
         """Encode a value that takes long, and end its execution."""
         try:
@@ -175,7 +175,7 @@ class ExecutionTasks:
             self._fail()
             raise
 
-    def _end(self, run: Run, outcome: Outcome | None, began_s: float | None) -> None:
+    def _end(self, run: BeginRun, outcome: Outcome | None, began_s: float | None) -> None:
         del self._scopes[run.number]
         self._ended(run, outcome, began_s)
 

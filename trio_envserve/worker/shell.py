@@ -30,6 +30,7 @@ from ..core.limits import ServerLimits, WireLimits
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import (
     BeatDue,
+    BeginRun,
     CancelRun,
     DeltaMade,
     EnvironmentReady,
@@ -39,7 +40,6 @@ from ..core.worker import (
     OutcomeParked,
     Park,
     RouterMessage,
-    Run,
     SetUpFailed,
     ToRouter,
     WorkerCore,
@@ -223,7 +223,7 @@ class _Shell:
             match effect:
                 case ToRouter():
                     self._unsent.append(effect)
-                case Run():
+                case BeginRun():
                     self._tasks.add(effect)
                 case CancelRun(number):
                     self._tasks.cancel(number)
@@ -244,7 +244,7 @@ class _Shell:
         """Give the core the deltas of executions."""
         self._do([effect for each in made for effect in self._core.take(each)])
 
-    def _ended(self, run: Run, outcome: Outcome | None, began_s: float | None) -> None:
+    def _ended(self, run: BeginRun, outcome: Outcome | None, began_s: float | None) -> None:
         """Give the core the end of an execution, completed or cancelled, without an await after the
         decision."""
         if self._deltas.due:

@@ -119,12 +119,12 @@ from ...core.router_inputs import (
 from ...core.terms import Incarnation, Status, Verdict
 from ...core.worker import (
     BeatDue,
+    BeginRun,
     CancelRun,
     EnvironmentReady,
     Exit,
     OutcomeMade,
     RouterMessage,
-    Run,
     ToRouter,
     WorkerCore,
     WorkerInput,
@@ -1019,7 +1019,7 @@ class ExploredProcesses(ExploredPart):
             match effect:
                 case ToRouter():
                     self.to_router(process, frames_of(effect.frames))
-                case Run():
+                case BeginRun():
                     session, sequence = effect.request
                     self._run(process, effect.number, (session, sequence), bytes(effect.body))
                 case CancelRun():

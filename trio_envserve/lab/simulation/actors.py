@@ -125,6 +125,7 @@ from ...core.terms import (
 )
 from ...core.worker import (
     BeatDue,
+    BeginRun,
     CancelRun,
     EnvironmentReady,
     Exit,
@@ -132,7 +133,6 @@ from ...core.worker import (
     OutcomeParked,
     Park,
     RouterMessage,
-    Run,
     SetUpFailed,
     ToRouter,
     WorkerCore,
@@ -522,7 +522,7 @@ class SimWorker(SimProcess):
                         continue
                     before = (incarnation,) if body is None else (incarnation, client.encode())
                     self._outgoing.say(self.link, (message, body), before, up=True)
-                case Run():
+                case BeginRun():
                     self._run(effect)
                 case CancelRun():
                     self._cancel(effect.number)
@@ -543,7 +543,7 @@ class SimWorker(SimProcess):
         if frames:
             self._carrier.send(self.link, frames, up=True)
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: BeginRun) -> None:
         key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
         if self.set_up_s is None:
             self.world.breaks("G5", f"{key} starts before its environment is set up")
