@@ -132,7 +132,9 @@ class Link:
         said: list[Any] = []
         while self.hosts.is_due or self.hosts.out:
             self.hosts.turn_over()
-            for each in self.hosts.effects():
+            out = self.hosts.out.copy()
+            self.hosts.out.clear()
+            for each in out:
                 if isinstance(each, RecordHosts):
                     self.hosts.recorded("")
                 else:

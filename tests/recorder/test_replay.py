@@ -88,7 +88,8 @@ def test_inputs_are_loaded_without_playing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Router, "__init__", None)
     inputs = list(load(INCIDENT))
     assert [each.step for each in inputs] == list(range(1, len(inputs) + 1))
-    assert [type(each.given) for each in inputs][:2] == [PoolOpened, Spawned]
+    assert type(inputs[0].given) is PoolOpened
+    assert Spawned in {type(each.given) for each in inputs}
     assert inputs[0].drawn
     assert inputs[0].at_s < inputs[-1].at_s
 

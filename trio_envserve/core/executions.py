@@ -269,9 +269,9 @@ class Worker:
 class Dispatches:
     """All dispatches whose executions have not ended."""
 
-    def __init__(self, announced: Announcements, journal: Journal) -> None:
+    def __init__(self, announced: Announcements, journal: Journal, out: list[RouterEffect]) -> None:
         self.announced = announced
-        self.out: list[RouterEffect] = []
+        self.out = out
         """Effects, in order; the router takes them out."""
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""

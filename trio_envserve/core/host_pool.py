@@ -316,14 +316,14 @@ class Hosts:
         self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
         needs: Mapping[str, float] | None = None, wire: WireLimits | None = None,
         serves: Mapping[str, Any] | None = None, journaled: bool = False,
-        claim: Callable[[Route, str], str] | None = None,
+        claim: Callable[[Route, str], str] | None = None, out: list[RouterEffect] | None = None,
     ) -> None:  # fmt: skip
         """``needs``: resources that each worker needs.  ``serves``: environment that hosts are told
         to run.  ``journaled``: whether the router has the journal of earlier ones, so that their
         hosts may come back.  ``claim``: returns why the peer behind a route may not be the host of
         a name, or ""."""
         self.leases = Leases(terms, epoch)
-        self.out: list[RouterEffect] = []
+        self.out: list[RouterEffect] = [] if out is None else out
         """Effects, in order; the router takes them out."""
         self.hosts: dict[Membership, RemoteHost] = {}
         self.is_open = False
@@ -462,11 +462,6 @@ class Hosts:
                 self._flush(host)
         if self._stale:
             self._record()
-
-    def effects(self) -> list[RouterEffect]:
-        """Take out the effects."""
-        out, self.out = self.out, []
-        return out
 
     def host_of(self, worker: bytes) -> str | None:
         """Name of the host of a worker; None for a worker of this machine."""

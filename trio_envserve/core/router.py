@@ -121,7 +121,9 @@ class Router:
         self.accounts = Accounts(limits, keys)
         self.queue: Scheduler[Work] = Scheduler()
         self.announced = Announcements(self.accounts)
-        self.dispatches = Dispatches(self.announced, self.journal)
+        self.out: list[RouterEffect] = []
+        """Effects of this input, in order; each of its parts appends to them."""
+        self.dispatches = Dispatches(self.announced, self.journal, self.out)
         self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
@@ -130,7 +132,7 @@ class Router:
         )  # fmt: skip
         self.hosts = None if lease is None else Hosts(
             self.pool, lease, epoch, needs=needs, wire=self.wire, serves=serves,
-            journaled=journaled, claim=claim,
+            journaled=journaled, claim=claim, out=self.out,
         )  # fmt: skip
         self.followed: list[OfHost] = []
         """What followed from the last input about hosts, for who watches."""
@@ -175,12 +177,11 @@ class Router:
         """Take one input in; what must be done, in order."""
         self.works.budget.renew()
         _INPUTS[type(given)](self, given)
-        out, self.works.out = self.works.out, []
         if self.hosts is not None:
-            out += self.hosts.effects()
-            for effect in out:
+            for effect in self.out:  # what it wants sent comes behind
                 self.hosts.take(effect)
-            out += self.hosts.effects()
+        out = self.out.copy()
+        self.out.clear()
         if self.journal.unsaved:
             out.append(Save(self.journal.take(), self.journal.appended))
         return out
@@ -194,7 +195,6 @@ class Router:
             self.report("info", "the journal saves again")
         self.works.go_on()  # first: what was decided earlier is told earlier
         self.dispatches.release()
-        self._take_from_workforce()
         self._schedule()
 
     def _save_failed(self, given: SaveFailed) -> None:
@@ -318,7 +318,6 @@ class Router:
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
         workforce.state(worker)
-        self._take_from_workforce()
         self._schedule()
 
     def _know_environment(self) -> None:
@@ -333,7 +332,6 @@ class Router:
             heard = self.workforce.message(frames, self.clock.awake_s)
         except ProtocolError as error:
             self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
-            self._take_from_workforce()
             return
         self._know_environment()
         for each in heard:
@@ -371,7 +369,7 @@ class Router:
         """Pass a delta on to the tickets of its work; it is not kept."""
         for ticket in self.works.followers(said.execution.work):
             delta = messages.Delta(*ticket.id, said.delta)
-            self.works.out.append(ToClient(ticket.session.route, delta, said.body))
+            self.out.append(ToClient(ticket.session.route, delta, said.body))
 
     def _noted(self, noted: NotesReceived) -> None:
         """The notes of one message of a worker go to who waits, in one for each session."""
@@ -393,10 +391,10 @@ class Router:
         if life is not None:
             awake_s = self.clock.read(given.now_s)
             heartbeat = Heartbeat(given.lag_s, given.memory_bytes, given.where)
-            self.works.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
+            self.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
 
     def _stack_taken(self, given: StackTaken) -> None:
-        self.works.out += self._stacks.taken(given.worker, given.number, given.text)
+        self.out += self._stacks.taken(given.worker, given.number, given.text)
 
     def _spawned(self, given: Spawned) -> None:
         self.pool.lives[given.worker].pid = given.pid
@@ -404,7 +402,7 @@ class Router:
     def _exited(self, given: Exited) -> None:
         worker, now_s, how = given
         awake_s = self.clock.read(now_s)
-        self.works.out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
+        self.out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
         self.workforce.refresh(awake_s)
         self._schedule()  # what was left for it while it started
 
@@ -618,17 +616,17 @@ class Router:
                 self.works.page(answer_to(route, query.probe, page))
             case "running":
                 page = self._running.page(first, self.awake_s, turn_s)
-                self.works.out.append(answer_to(route, query.probe, page))
+                self.out.append(answer_to(route, query.probe, page))
             case "stack":
                 execution = self._running.find(first, turn_s)
-                self.works.out += self._stacks.ask(execution, route, query.probe, self.awake_s)
+                self.out += self._stacks.ask(execution, route, query.probe, self.awake_s)
             case _:
                 # One record for all who ask in one turn: making it costs far more than asking.
                 made_s, stats = self._told
                 if made_s != turn_s:
                     stats = self.stats()
                     self._told = turn_s, stats
-                self.works.out.append(TellStats(route, query.probe, stats))
+                self.out.append(TellStats(route, query.probe, stats))
 
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.sessions.goodbye(goodbye.session)
@@ -660,7 +658,6 @@ class Router:
                 pausing.dispatched(awake_s)
                 works.dispatched(work, execution)
                 self._limit(execution, work)
-        self._take_from_workforce()
 
     def _most_at_once(self) -> float:
         """Number of executions that a worker may have now, so that those that still start find
@@ -688,7 +685,7 @@ class Router:
                 len(self.queue),
                 0.0 if is_held else self.oldest_wait_s(),
             )
-            self.works.out += self.elastic.tick(self.awake_s, need, self.workforce.capacity)
+            self.out += self.elastic.tick(self.awake_s, need, self.workforce.capacity)
 
     def oldest_wait_s(self) -> float:
         """Wait of the oldest request that a worker could take."""
@@ -752,14 +749,13 @@ class Router:
                 self.workforce.kill_all(self.awake_s)
             case ClosingStage.FLUSHING:
                 works.is_flushing = True
-                works.out.append(Flush())
+                self.out.append(Flush())
             case ClosingStage.CLOSED:
                 works.is_flushing = False
-                works.out.append(ClosingOver(tuple(self.pool.lives)))
+                self.out.append(ClosingOver(tuple(self.pool.lives)))
             case _:
                 pass  # workers without work are told to exit by the tick
         works.stop()
-        self._take_from_workforce()
 
     def held(self) -> Held:
         """The things that closing waits for."""
@@ -782,15 +778,9 @@ class Router:
 
     # -- what leaves ------------------------------------------------------------------
 
-    def _take_from_workforce(self) -> None:
-        """Pass on the effects of the workforce, in order."""
-        if self.workforce.out:
-            self.works.out += self.workforce.out
-            self.workforce.out.clear()
-
     def send(self, route: Route, message: messages.Message) -> None:
         """A message without a body goes to a client."""
-        self.works.out.append(ToClient(route, message))
+        self.out.append(ToClient(route, message))
 
     def count_malformed(self, text: str) -> None:
         """A message that is ignored, and said in the log."""
@@ -809,7 +799,7 @@ class Router:
 
     def report(self, level: str, text: str) -> None:
         """Log a line."""
-        self.works.out.append(Report(level, text))
+        self.out.append(Report(level, text))
 
 
 def _may_run(execution: Execution) -> bool:

@@ -62,7 +62,7 @@ from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
 from .requests import Counters, RequestContent, RetainedOutcome, Suspicion
-from .router_effects import Load, RouterEffect, ToClient
+from .router_effects import Load, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
 from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status, weight
@@ -390,8 +390,8 @@ class Works:
         self.sessions: Sessions[Ticket] = Sessions(limits, accounts, self.counters)
         self.budget = Budget()
         self.gate: Gate[Answer] = Gate(journal, keys, self.budget)
-        self.out: list[RouterEffect] = []
-        """Effects, in order; the router takes them."""
+        self.out = dispatches.out
+        """Effects, in order; the router takes them out."""
         self.declared_rerun = False
         """The environment's declaration; known before anything is dispatched."""
         self.knows_environment = False
@@ -1391,8 +1391,6 @@ class Works:
             stopping, self._stopping = self._stopping, []
             for execution in self.dispatches.stop(stopping, self.clock.awake_s):
                 self.step(execution.work, _I.DEAD)
-            self.out += self.dispatches.out
-            self.dispatches.out.clear()
 
     # -- time and turns ------------------------------------------------------------
 

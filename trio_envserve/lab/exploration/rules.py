@@ -123,7 +123,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "clock"),
-        **_out("empty between steps", "_is_late"),
+        **_out("empty between steps", "_is_late", "out"),
         **_out("in the form of the server of hosts", "hosts"),
         **_out("what follows is taken in with the input", "followed"),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most"),
