@@ -901,6 +901,7 @@ class SimServer(SimProcess):
         self.peak_live = 0
         """The most that has begun at once since what is kept was last below its bounds."""
         self._catching_up = False
+        self._closing = False
         self._outgoing = TurnMessages(world.network, grouped=world.grouped)
         self._turns = 0
         """Inputs of which it carries out the effects: a process that it spawns says at once
@@ -1085,6 +1086,7 @@ class SimServer(SimProcess):
             self.events.after(self.rng.uniform(0.0, 2.0), self.post, self._close, hurry)
 
     def _close(self, stage: ClosingStage) -> None:
+        self._closing = True
         self.world.happened("closing", self.name)
         self._carry_out(self.router.take(CloseAsked(self.events.now_s, stage)))
 
@@ -1194,6 +1196,8 @@ class SimServer(SimProcess):
 
     def _spawn(self, spawn: Spawn) -> None:
         name = self.names[spawn.worker] = f"{self.name}/{spawn.worker.decode()}"
+        if self._closing:
+            self.world.breaks("G8", f"{self.name} closes, and starts {name}")
         if self.router.pool.lives[spawn.worker].host:
             self.world.spawned[spawn.incarnation] = self, name
             # No process yet: its host may never start it.
