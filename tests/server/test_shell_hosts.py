@@ -156,8 +156,8 @@ async def test_a_server_with_hosts_is_recorded_and_its_recording_replays(tmp_pat
     probe, network, path = Probe(), MemoryNetwork(), tmp_path / "a.rec"
     with trio.fail_after(PATIENCE_S):
         async with (
+            open_memory_host(probe, network),  # it is there until the server has closed
             served(network, record=path) as (_, client),
-            open_memory_host(probe, network),
         ):
             await client.wait_ready()
             assert await client.run_rollout(["a", 0]) == {"did": 0}
