@@ -120,6 +120,11 @@ def test_work_of_lost_callers_ends_with_the_environment_and_may_be_asked_for_ane
     assert run(3024597, harsh=True).violations == ()
 
 
+def test_g9_a_session_was_settled_whose_client_had_not_heard_that_what_it_cancelled_ran():
+    """The answer to the cancel was lost, and the client was told that its call never ran."""
+    assert run(3038655, harsh=True).violations == ()
+
+
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

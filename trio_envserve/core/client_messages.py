@@ -205,7 +205,8 @@ class Refused(NamedTuple):
 class Unknown(NamedTuple):
     """The session is not known.  ``gone``: it is proven that nothing of it
     runs any more and nothing of it ever will.  ``settled``: besides, nothing of it was
-    unfinished when it was forgotten; so what its client still has pending never ran."""
+    unfinished when it was forgotten; so what its client still has pending never ran.  What was
+    cancelled and may have run counts as unfinished: the client may not have heard that."""
 
     session: Id
     gone: Bool

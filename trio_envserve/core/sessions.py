@@ -54,6 +54,8 @@ class Session(Generic[_Ticket]):
     """The key to which it belongs, where clients have keys."""
     tickets: dict[int, _Ticket] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
+    owes: bool = False
+    """Whether its client may not know that what it has cancelled ran."""
     ended: bool = False
     """Whether its lease has ended or its goodbye has come; it is forgotten when nothing of it
     runs."""
@@ -208,7 +210,8 @@ class Sessions(Generic[_Ticket]):
     def end(self, session: Session[_Ticket]) -> None:
         """End a session whose lease has ended, or whose goodbye has come.  Its tickets are to be
         dropped then, and :meth:`forget` is due when nothing of it runs any more."""
-        if session.tickets and session.nonce not in self._ended:  # a goodbye finishes all
+        unfinished = session.tickets or session.owes
+        if unfinished and session.nonce not in self._ended:  # a goodbye finishes all
             self._remembers = self._remembers and len(self._unsettled) < self.limits.sessions
             if self._remembers:
                 self._unsettled[session.id] = None

@@ -1246,6 +1246,7 @@ class Works:
         else:
             session.finished.add(sequence)
             started = self._cancel(ticket)
+            session.owes |= started
         self.stop()
         self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
 
