@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -156,72 +151,3 @@ def test_curve_of_a_server_may_be_a_folder_in_its_file(tmp_path: Path):
     (tmp_path / "server.key").chmod(0o600)
     (tmp_path / "serve.toml").write_text(f'curve = "{tmp_path}"\n')
     assert completed(config=tmp_path / "serve.toml")["curve"].keys == pair
-
-
-ROOT = Path(__file__).parent.parent
-OPTION = (
-    "    tea_s: float | None = option(\n"
-    '        None, "Seconds that tea takes.", above=0, common=True, group="Tea"\n    )\n'
-)
-LIMIT = '    cups: int = limit(3, "cups that are drunk at most", told=ToldTo.WORKER)\n'
-LOOK = """
-import inspect, json
-from click.testing import CliRunner
-from docs.draw import reference, tables
-from trio_envserve import ConfigError, ServerLimits, open_server
-from trio_envserve.cli.verbs import group
-from trio_envserve.core.limits import ToldTo, limits_to_tell
-from trio_envserve.server.options import completed
-
-def shown(*words):
-    return CliRunner().invoke(group, words).output
-
-try:
-    open_server(config="serve.toml")
-except ConfigError as error:
-    in_file = str(error)
-print(json.dumps({
-    "program": str(inspect.signature(open_server)), "file": in_file,
-    "help": [shown(verb, "--help") for verb in ("serve", "run-with")],
-    "wrong": [shown("serve", "--tea-s", "0"), shown("serve", "--limit", "cups=0")],
-    "docs": [reference.drawn("serve"), tables.command_options(), tables.all_limits()],
-    "limits": completed(limits={"cups": 5})["limits"].cups,
-    "worker": limits_to_tell(ServerLimits(), ToldTo.WORKER),
-}))
-"""
-
-
-def test_option_and_limit_of_one_line_are_in_program_file_command_help_and_docs(tmp_path: Path):
-    pytest.importorskip("docs.draw", exc_type=ImportError)
-    shutil.copytree(
-        ROOT / "trio_envserve", tmp_path / "trio_envserve",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )  # fmt: skip
-    for file, line, place in (
-        ("server/options.py", OPTION, "    capacity: int | None"),
-        ("core/limits.py", LIMIT, "    lease_s: float"),
-    ):
-        declared = tmp_path / "trio_envserve" / file
-        text = declared.read_text()
-        assert text.count(place) == 1
-        declared.write_text(text.replace(place, line + place))
-    (tmp_path / "serve.toml").write_text("tea_s = -1\n")
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK], cwd=tmp_path, stdout=subprocess.PIPE, check=True,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert "tea_s: 'float | None' = None" in found["program"]
-    assert found["file"] == "serve.toml: tea_s is a number of seconds above 0, not -1"
-    for shown in found["help"]:
-        assert "--tea-s SECONDS" in shown
-        assert "Seconds that tea takes." in shown
-    option, limit = found["wrong"]
-    assert "--tea-s is a number of seconds above 0, not 0.0" in option
-    assert "ServerLimits.cups must be a positive whole number, not 0" in limit
-    reference, command, limits = found["docs"]
-    assert "| `tea_s` | `float \\| None` | `None` | Seconds that tea takes. |" in reference
-    assert command.count("| `--tea-s SECONDS` | Seconds that tea takes. |") == 2
-    assert "| `cups` | 3 | cups that are drunk at most |" in limits
-    assert "Workers are told `cups`, " in limits
-    assert (found["limits"], found["worker"]["cups"]) == (5, 3)

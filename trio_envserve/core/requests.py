@@ -81,27 +81,3 @@ class Owner:
     name: str
     unfinished: int = 0
     """Requests of all of these sessions."""
-
-
-@dataclasses.dataclass(slots=True)
-class Counters:
-    """Counts of requests since the server's start."""
-
-    requests: int = 0
-    entered: int = 0
-    coalesced: int = 0
-    replayed: int = 0
-    conflicts: int = 0
-    spent: int = 0
-    refused_for_now: int = 0
-    dispatched: int = 0
-    completed: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    stray_outcomes: int = 0
-    reruns: int = 0
-    lost: int = 0
-    deadlines: int = 0
-    sessions_opened: int = 0
-    sessions_refused: int = 0
-    sessions_ended: int = 0

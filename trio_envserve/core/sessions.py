@@ -19,7 +19,8 @@ from typing import Generic, Protocol, TypeVar, final
 from .account import Account, Accounts
 from .limits import ServerLimits
 from .ranges import Ranges
-from .requests import Counters, Owner
+from .requests import Owner
+from .status import CacheStats
 from .terms import Route, SessionId
 
 
@@ -92,7 +93,7 @@ class Session(Generic[_Ticket]):
 class Sessions(Generic[_Ticket]):
     """All sessions of one epoch."""
 
-    def __init__(self, limits: ServerLimits, accounts: Accounts, counters: Counters) -> None:
+    def __init__(self, limits: ServerLimits, accounts: Accounts, counters: CacheStats) -> None:
         self.limits = limits
         self.counters = counters
         self._accounts = accounts

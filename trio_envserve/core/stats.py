@@ -20,9 +20,9 @@ from .journal import Journal
 from .limits import ServerLimits
 from .model_totals import TOOK
 from .pool import Elastic, Pool
-from .requests import Counters
 from .scheduler import Scheduler
 from .sessions import Sessions
+from .status import known
 from .terms import Epoch
 from .work import Work, Works
 from .workforce import Workforce
@@ -161,7 +161,7 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         "model_calls": models.took(),
         "model_usage": models.usage(),
         "failures": dict(works.failures),
-        "cache": {name: getattr(works.counters, name) for name in Counters.__slots__},
+        "cache": known(works.counters),
         "per_worker": workers,
         "deaths": [
             {

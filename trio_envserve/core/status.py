@@ -126,9 +126,9 @@ class ClientCounters:
     consent."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class CacheStats:
-    """The counters of requests since the server's start; see the page on operations."""
+    """The counters of requests since the server's start: those that a router counts with, too."""
 
     requests: int = counter("requests_received", "Requests that arrived, repeated ones included.")
     entered: int = counter("requests_entered", "Requests that were new.")
@@ -395,8 +395,8 @@ class ServerStats(StatusRecord):
                 record[field.name] = getattr(self, field.name)
             elif field.type == "Mapping[str, float]":
                 record[field.name] = dict(getattr(self, field.name))
-        record["cache"] = {**_known(self.cache), **self.cache.more}
-        record["per_worker"] = [{**each.more, **_known(each)} for each in self.per_worker]
+        record["cache"] = {**known(self.cache), **self.cache.more}
+        record["per_worker"] = [{**each.more, **known(each)} for each in self.per_worker]
         for name in ("deaths", "hosts", "past_hosts"):
             record[name] = [dataclasses.asdict(each) for each in getattr(self, name)]
         return {**record, **self.more}
@@ -425,7 +425,7 @@ def _member(cls: Any, record: Mapping[str, Any], name: str) -> Any:
         raise ProtocolError(f"{name} is {record.get(name)!r:.80}: no {cls.__name__}") from None
 
 
-def _known(record: CacheStats | WorkerStats) -> dict[str, Any]:
-    """The fields of a record that have names of their own."""
+def known(record: CacheStats | WorkerStats) -> dict[str, Any]:
+    """Fields of a record that have names of their own, without ``more``."""
     names = [field.name for field in dataclasses.fields(record) if field.name != "more"]
     return {name: getattr(record, name) for name in names}

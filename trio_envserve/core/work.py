@@ -61,10 +61,11 @@ from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
-from .requests import Counters, RequestContent, RetainedOutcome, Suspicion
+from .requests import RequestContent, RetainedOutcome, Suspicion
 from .router_effects import Load, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
+from .status import CacheStats
 from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status, weight
 
 
@@ -384,7 +385,7 @@ class Works:
         self.queue = queue
         self.dispatches = dispatches
         self.clock = clock
-        self.counters = Counters()
+        self.counters = CacheStats()
         self.failures: Counter[str] = Counter()
         """Number of works that have ended without a result, by the code of their ending."""
         self.sessions: Sessions[Ticket] = Sessions(limits, accounts, self.counters)
