@@ -198,6 +198,8 @@ class ModelSession:
     caller: bytes
     tickets: dict[int, ModelTicket] = dataclasses.field(default_factory=dict)
     finished: Spans = ()
+    owes: bool = False
+    """Whether something of it was cancelled that may have run."""
 
 
 class ModelConfirm(NamedTuple):
@@ -474,6 +476,7 @@ class RouterModel(Judge):
             started = self._leave(request)
             if work is not None and not work.keyed:
                 started = work.starts > 0
+            session.owes |= bool(started)
             session.tickets.pop(request.sequence)
             session.finished = merged(*session.finished, *one)
             facts: tuple[Fact, ...] = ()
@@ -491,6 +494,8 @@ class RouterModel(Judge):
             if work is not None and work.keyed:
                 self._counts_on(work, request)
             self._leave(request)
+            self.unsettled.add(session)
+        if self.sessions[session].owes:
             self.unsettled.add(session)
         del self.sessions[session]
 

@@ -439,6 +439,7 @@ BEYOND: dict[str, str] = {
     "cancelled-is-kept": "the next statement of its client repairs it before anybody can tell",
     "a-lost-session-is-not-heard": "a lost session's outcomes are excused here",
     "calls-cancelled-together-are-as-one": "callers give up one at a time here",
+    "a-cancelled-call-is-settled": "who gives up a call is told nothing more of it here",
     "what-is-refused-for-now-is-spent": "a client then says that it may have run, as it may of any",
     "work-half-done-is-done": "it speaks to a worker that is gone, which nobody can here",
     "work-half-done-is-lost": "it notes what was reported where no state here holds it",
