@@ -177,6 +177,7 @@ class Router:
         """Take one input in; what must be done, in order."""
         self.works.budget.renew()
         _INPUTS[type(given)](self, given)
+        self._schedule()
         if self.hosts is not None:
             for effect in self.out:  # what it wants sent comes behind
                 self.hosts.take(effect)
@@ -195,7 +196,6 @@ class Router:
             self.report("info", "the journal saves again")
         self.works.go_on()  # first: what was decided earlier is told earlier
         self.dispatches.release()
-        self._schedule()
 
     def _save_failed(self, given: SaveFailed) -> None:
         why, final, now_s = given
@@ -209,7 +209,6 @@ class Router:
         if final:
             self.works.go_on()
             self.works.give_up()
-        self._schedule()
 
     def _restored(self, given: Restored) -> None:
         records, now_s = given
@@ -226,7 +225,6 @@ class Router:
         self.clock.read(now_s)
         self.works.go_on()
         self.works.loaded(number, frames, why)
-        self._schedule()
 
     def _pool_waits(self, given: PoolWaits) -> None:
         self.starting = given.why
@@ -301,7 +299,6 @@ class Router:
         started = works.started_as.pop(life.incarnation, {})
         worker = workforce.take_back(life, given, awake_s)
         if worker is None:
-            self._schedule()
             return
         # What was sent last may not have reached the host: it may be sent again.
         worker.next_number = max([given.next, *(number + 1 for number in started)])
@@ -318,7 +315,6 @@ class Router:
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
         workforce.state(worker)
-        self._schedule()
 
     def _know_environment(self) -> None:
         self.works.declared_rerun = self.workforce.rerun
@@ -345,7 +341,6 @@ class Router:
                 self._noted(each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
-        self._schedule()
 
     def _stray(self, stray: Stray) -> None:
         """An outcome of an execution that had ended is counted, and changes nothing."""
@@ -404,7 +399,6 @@ class Router:
         awake_s = self.clock.read(now_s)
         self.out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
         self.workforce.refresh(awake_s)
-        self._schedule()  # what was left for it while it started
 
     def _peer_known(self, given: PeerKnown) -> None:
         self.rights.know(*given)
@@ -427,7 +421,6 @@ class Router:
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
         self._go_on_closing(now_s)
-        self._schedule()
 
     def _resume(self, given: Resume) -> None:
         self.clock.read(given.now_s)
@@ -435,7 +428,6 @@ class Router:
         self._pass_deadlines(given.now_s)
         self.works.tick()
         self._go_on_closing(given.now_s)
-        self._schedule()
 
     def _lapse(self, awake_s: float) -> None:
         """End the sessions whose leases have ended.  Of those that hold much the next tick ends
@@ -522,7 +514,6 @@ class Router:
                 handler(self, route, message)
             else:
                 self._request(route, message, body, now_s)
-        self._schedule()
 
     def _hello(self, route: Route, hello: messages.Hello) -> None:
         name = one_line(hello.name, self.wire.name_bytes)
@@ -636,7 +627,8 @@ class Router:
     # -- what runs ----------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Dispatch whatever can go now."""
+        """Dispatch whatever can go now: once all of an input is taken in, so that nothing goes to a
+        worker whose end stands behind its hello."""
         queue, works, workforce = self.queue, self.works, self.workforce
         works.stop()
         if self.pool.broken and len(queue) and self._is_hopeless():
@@ -718,7 +710,6 @@ class Router:
         if drain_s is not None:
             self.closing.limit_drain(now_s + drain_s)
         self._go_on_closing(now_s)
-        self._schedule()
 
     def _flushed(self, given: Flushed) -> None:
         self.clock.read(given.now_s)
