@@ -57,7 +57,8 @@ class Link:
     answered_s: float | None = None
     """Moment of the server's last message; None before the first one."""
     asked_s: float | None = None
-    """Moment at which the oldest unanswered probe was sent; None if all are answered."""
+    """Moment at which the oldest unanswered probe was sent, or before that the connection was lost;
+    None if the server has answered since."""
     server: dict[str, object] = dataclasses.field(default_factory=dict)
     """The server's last status record."""
     connected_s: float = dataclasses.field(init=False)
@@ -77,7 +78,8 @@ class Link:
         self.connected_s = now_s
 
     def disconnect(self, now_s: float, trouble: str) -> None:
-        """Note that the connection was lost, or could not be made."""
+        """Note that the connection was lost, or could not be made: from now on the server counts
+        as asked, and so as silent until a message of it comes."""
         self.connected = False
         self.trouble = trouble
         self.asked(now_s)
@@ -135,12 +137,12 @@ class Link:
             return self.unready_s
         return self.asked_s if self.asked_s is not None else now_s
 
-    def limit_s(self, asked_s: float, now_s: float, *, again: bool) -> float:
-        """Time that a call without a limit of its own may take from ``asked_s`` on: the client's
-        limit for a server that is not there or not ready, from then on.  ``again``: whether there
-        was a session before."""
+    def limit_s(self, called_s: float, now_s: float, *, again: bool) -> float:
+        """Time that a call of the moment ``called_s`` may take if it has no limit of its own:
+        ``recovery_s`` (``start_s`` if there was no session before: ``again``) from the moment since
+        which the server is not ready.  At a ready server that is now, so there is no limit."""
         limit_s = self.limits.recovery_s if again else self.limits.start_s
-        return max(asked_s, self.unready_since_s(now_s)) - asked_s + limit_s
+        return max(called_s, self.unready_since_s(now_s)) - called_s + limit_s
 
     def leave(self, now_s: float) -> bool:
         """Whether to make a new connection because nothing was answered on this one.

@@ -136,8 +136,8 @@ FAILURE: Mapping[str, str] = {
     "class": "kind", "code": "code", "verdict": "verdict", "type": "type", "message": "message",
     "traceback": "traceback",
 }  # fmt: skip
-"""The fields of an error in a record, and those of :class:`RolloutFailure`.  It has ``fault``,
-too."""
+"""Fields of an error in a record, with the attributes of :class:`RolloutFailure`.  A record also
+has the error's ``fault``, which is worked out from code and verdict and not read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class ReconnectingDealer(DealerPump):
                 # A connection that is lost at once is no success: the pause goes on growing.
                 if trio.current_time() - began_s > limits.reconnect_max_s:
                     pause_s = limits.reconnect_min_s
-            # Clients that lost the same server must not come back at the same moment.
+            # Spread where there is jitter: clients of a lost server must not come back together.
             await trio.sleep(pause_s * random.uniform(*self._jitter))
             pause_s = min(2 * pause_s, limits.reconnect_max_s)
 

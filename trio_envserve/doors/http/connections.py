@@ -367,7 +367,7 @@ class HttpConnection:
         if self.http.our_state is not h11.DONE:
             return False
         if self.http.their_state is h11.SEND_BODY:
-            self.http.next_event()  # the end of a body that is none
+            self.http.next_event()  # the end of an empty body
         return self.http.their_state is h11.DONE
 
     def end(self) -> None:
@@ -377,8 +377,8 @@ class HttpConnection:
     # -- what the peer sends ------------------------------------------------------
 
     async def next_event(self) -> object:
-        """The next part of a request, of its end, or of that of the connection.  HungUp if it
-        is none, which the peer is told."""
+        """h11's next event: a part of a request, its end, or the end of the connection.  Raises
+        HungUp for bytes that are no HTTP, after an answer that says so."""
         while True:
             if self.http.they_are_waiting_for_100_continue:
                 await self.write(
