@@ -125,6 +125,19 @@ def test_g9_a_session_was_settled_whose_client_had_not_heard_that_what_it_cancel
     assert run(3038655, harsh=True).violations == ()
 
 
+def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
+    """The router dispatched after each thing that a host said, so a request was spent."""
+    plan = plan_of(3038673, harsh=True, hosts=True)
+    assert run(3038673, harsh=True, plan=plan).violations == ()
+
+
+def test_dispatch_may_be_sent_again_in_the_turn_of_its_outcome():
+    """A host's message had both the word that it never came and its outcome: the model took what
+    was sent again for another start."""
+    plan = plan_of(3038779, harsh=True, hosts=True)
+    assert run(3038779, harsh=True, plan=plan).violations == ()
+
+
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -302,6 +302,8 @@ class RouterModel(Judge):
         """Requests that must be refused, and the code."""
         self._unwanted: list[tuple[tuple[str, int], ModelRun, bool]] = []
         self._stopped: list[ModelRun] = []
+        self._ended: set[tuple[str, int]] = set()
+        """Executions that were reported in this turn."""
         self._facts: list[Fact] = []
         """Records that must be written in this turn."""
         self._told: list[tuple[tuple[Fact, ...], str, str]] = []
@@ -631,6 +633,7 @@ class RouterModel(Judge):
     def end(self, where: tuple[str, int], outcome: Told | None) -> None:
         """An execution is over: reported with this outcome, or nothing will come of it."""
         run = self.runs.pop(where)
+        self._ended.add(where)
         work = run.work
         work.live = False
         if not work.open:
@@ -1378,6 +1381,8 @@ class Boundary(RouterModel):
                 self.broken("G11", text, work.label)
             run.unsent, run.session = False, message.session
             return
+        if where in self._ended:
+            return  # sent again, before its outcome came in the same turn
         session = self.sessions.get(message.session)
         if session is not None:
             ticket = session.tickets.get(message.sequence)
