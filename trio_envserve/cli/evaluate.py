@@ -64,7 +64,7 @@ from ..evals.tally import PERCENTILES, ResultsTally, retries
 from ..host.interpreters import find_interpreter, own_folders
 from ..logs import set_title
 from ..models.endpoints import read_endpoints
-from ..models.registry import check_endpoint, open_models
+from ..models.registry import check_endpoint, check_roles, open_models
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
@@ -84,7 +84,7 @@ from .common import (
     authors_traceback,
     with_traceback,
 )
-from .options import WithEndpoints, curve_option, level_option
+from .options import WithEndpoints, curve_option, level_option, role_option
 from .render import (
     Table,
     calls_words,
@@ -172,6 +172,7 @@ class Eval(WithEndpoints):
     pass_reward: float = option(
         1.0, "The reward from which on a rollout counts as passed, for pass@k.", metavar="REWARD"
     )
+    roles: Mapping[str, str] | None = role_option()
     limit_errors: int | None = option(
         None, "Stop as soon as N rollouts have ended in errors.", least=1
     )
@@ -219,12 +220,12 @@ class Eval(WithEndpoints):
             "model": self.model, "model_name": self.model_name, "max_retries": self.max_retries,
             "rerun": self.rerun, "max_executions": self.max_executions,
             "state_columns": self.state_column, "sampling_args": dict(self.sampling or {}),
-            "timeout_s": self.timeout_s, "execution_s": self.execution_s,
+            "timeout_s": self.timeout_s, "execution_s": self.execution_s, "roles": self.roles,
         }  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """The options that decide what the rollouts are asked, besides their inputs."""
-        asked = ("model", "model_name", "sampling_args", "state_columns")
+        asked = ("model", "model_name", "sampling_args", "state_columns", "roles")
         about = {name: self.call()[name] for name in asked}
         size = self.repeat if self.group else None
         return {**about, "environment": self.environment, "args": self.args, "group": size}
@@ -295,7 +296,7 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
         limits = wide_limits(asked.server.get("limits", {}), asked.run_name)
         own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
         own["worker_logging"] = dataclasses.asdict(asked.logs)
-    check_model(asked.model, asked.address, asked.endpoints)
+    check_model(asked.model, asked.roles, asked.address, asked.endpoints)
     asked.start_logging("eval" if asked.address else "server")
     set_title(f"trio-envserve eval of {asked.environment}")
     state = _State(asked)
@@ -339,7 +340,7 @@ async def _with_server(
     options: Eval, own: dict[str, Any], stop: StopRequest, state: _State
 ) -> None:
     if not options.address and not state.output.told():
-        await check_reached(options.model)
+        await check_reached(options.model, *(options.roles or {}).values())
     async with _server(options, own, stop) as server:
         address = options.address or (server.address if server else "")
         keys = options.curve if options.address else None
@@ -379,6 +380,7 @@ def _result(options: Eval, stop: StopRequest, state: _State) -> Result:
         "spec": options.environment,
         "model": options.model,
         "model_name": options.model_name,
+        "roles": dict(options.roles or {}),
         "address": options.address or None,
         "output": options.file or None,
         "run_name": options.run_name or None,
@@ -590,33 +592,39 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
 # -- its model --------------------------------------------------------------------------
 
 
-def check_model(model: str, address: str, endpoints: str) -> None:
-    """Raise :class:`ConfigError` if the workers cannot know the model.
+def check_model(model: str, roles: Mapping[str, str] | None, address: str, endpoints: str) -> None:
+    """Raise :class:`ConfigError` if the workers cannot know the model, or that of a role.
 
     With an address the workers are another server's, which has a file of its own.
     """
     if not address:
         check_endpoint(model)
+        check_roles(roles or {})
     elif endpoints:
         raise ConfigError(
             "--endpoints is for eval's own server; with --address give it to `serve` there"
         )
 
 
-async def check_reached(model: str) -> None:
-    """Raise :class:`CommandError` if nothing is there to answer for the model, from here."""
-    if not model.startswith(("http://", "https://")) and model not in read_endpoints():
+async def check_reached(*endpoints: str) -> None:
+    """Raise :class:`CommandError` if nothing is there to answer for a model, from here."""
+    named = read_endpoints()
+    over_http = [
+        each for each in endpoints if each.startswith(("http://", "https://")) or each in named
+    ]
+    if not over_http:
         return
     from ..models.http import HttpModel
 
     async with open_models() as models:
-        client = models.get(model)
-        why = await client.unreachable() if isinstance(client, HttpModel) else ""
-    if why:
-        raise CommandError(
-            f"{why}; nothing was asked for. Start the model, or give its address by --model",
-            NOT_STARTED,
-        )
+        for endpoint in over_http:
+            client = models.get(endpoint)
+            why = await client.unreachable() if isinstance(client, HttpModel) else ""
+            if why:
+                raise CommandError(
+                    f"{why}; nothing was asked for. Start the model, or give its address by "
+                    "--model, or by --role for another one", NOT_STARTED,
+                )  # fmt: skip
 
 
 # -- under a name -----------------------------------------------------------------------

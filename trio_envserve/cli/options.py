@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from .. import redaction
@@ -17,6 +18,28 @@ from .verbs import VerbOptions
 
 LEVELS = "DEBUG", "INFO", "WARNING", "ERROR"
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
+
+
+def _roles(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """``ROLE=MODEL`` texts as a mapping.  Raises ConfigError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        role, _, endpoint = text.partition("=")
+        if not role or not endpoint:
+            raise ConfigError(f"{flag} takes ROLE=MODEL, such as judge=big, not {text!r}")
+        if role in found:
+            raise ConfigError(f"{flag} names two models for the role {role!r}: give one")
+        found[role] = endpoint
+    return found
+
+
+def role_option() -> Any:
+    """The models in further roles."""
+    return option(
+        None, "Who answers in a further role, in which the environment asks another model, such as "
+        "judge. MODEL is as for --model. Default: what the file of endpoints has under the role's "
+        "name.", flag="--role", metavar="ROLE=MODEL", parse=_roles,
+    )  # fmt: skip
 
 
 def _level(given: Any) -> str:

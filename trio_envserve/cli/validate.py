@@ -30,6 +30,7 @@ from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..options import argument, option
 from ..worker.validation import Wanted
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
+from .options import role_option
 from .render import Table, say
 from .verbs import VerbOptions, server_options, verb
 
@@ -59,6 +60,7 @@ class Validate(VerbOptions):
         metavar="MODEL", common=True,
     )  # fmt: skip
     model_name: str = option("", "The model at the endpoint.", metavar="NAME")
+    roles: Mapping[str, str] | None = role_option()
     timeout_s: float = option(120.0, "How long one check may take.", least=0.1, common=True)
     cancel_s: float = option(5.0, "How long a cancelled rollout may take to end.", least=0.1)
     strict: bool = option(False, "A warning is a failure.", common=True)
@@ -106,7 +108,8 @@ async def validate(asked: Validate, stop: StopRequest) -> Result:
         check_spec(asked.environment, args)
     wanted = Wanted(
         environment=asked.environment, args=args, n=asked.n, seed=asked.seed, model=asked.model,
-        model_name=asked.model_name, inputs=_read(asked.inputs) if asked.inputs else None,
+        model_name=asked.model_name, roles=dict(asked.roles or {}),
+        inputs=_read(asked.inputs) if asked.inputs else None,
         cancel_s=asked.cancel_s,
         path=[entry or os.getcwd() for entry in sys.path] if python is None else own_folders(),
         keep_path=python is not None,

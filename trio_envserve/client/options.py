@@ -16,7 +16,7 @@ from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody, quick
 from ..core.values import encode_to_send
-from ..envs.request import Kind, RolloutRequest, check_members
+from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members
 
 
 class CallOptions(TypedDict, total=False):
@@ -28,6 +28,10 @@ class CallOptions(TypedDict, total=False):
     """The model's name at its endpoint."""
     sampling_args: Mapping[str, Any] | None
     """Fields of each request to the model, such as ``temperature`` and ``max_tokens``."""
+    roles: Mapping[str, str] | None
+    """Endpoints of further models, by the roles in which the environment asks them:
+    ``{"judge": "big"}``.  A role that is not here has the endpoint of its own name in the workers'
+    file of endpoints."""
     max_retries: int
     """Most repetitions of a rollout that failed, by its worker, inside the one execution."""
     state_columns: Sequence[str]
@@ -136,12 +140,13 @@ def checked(
     max_executions: int | None = None, timeout_s: float | None = None,
     execution_s: float | None = None, key: str | None = None,
     namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
     columns = _columns(state_columns)
     if max_retries:  # anything else that is no number is refused with the others
         max_retries = natural("max_retries", max_retries)
-    request = _request(kind, model, model_name, sampling_args, max_retries, columns)
+    request = _request(kind, model, model_name, sampling_args, max_retries, columns, roles)
     if kind == "group":
         check_members(input)
         input = list(input)
@@ -165,13 +170,13 @@ checked.__qualname__ = "CallOptions"
 
 def _request(
     kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
-    max_retries: int, columns: Any,
+    max_retries: int, columns: Any, roles: Mapping[str, str] | None,
 ) -> Mapping[str, Any]:  # fmt: skip
     """The body of these options, without an input."""
     request = RolloutRequest(
         kind=kind, input=(None,), endpoint=model, model_name=model_name,
         sampling_args={} if sampling_args is None else sampling_args, max_retries=max_retries,
-        state_columns=columns,
+        state_columns=columns, roles=roles or NO_ROLES,
     )  # fmt: skip
     return request.to_body()
 

@@ -153,6 +153,7 @@ class Client:
         max_executions: int | None = None, timeout_s: float | None = None,
         execution_s: float | None = None, key: str | None = None,
         namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
+        roles: Mapping[str, str] | None = None,
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
         is returned, with worker, duration and executions as far as known."""
@@ -160,7 +161,7 @@ class Client:
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,
             max_executions=max_executions, timeout_s=timeout_s, execution_s=execution_s, key=key,
-            namespace=namespace, traceparent=traceparent,
+            namespace=namespace, traceparent=traceparent, roles=roles,
         )  # fmt: skip
         return await self._run(asked)
 

@@ -33,13 +33,19 @@ Tools are found as TRL finds them: the public bound methods of the object, once 
 Those that the class has are described when it is loaded; those that ``__init__`` has added
 (``self.search = self._client.search``), with each object.
 
+A class that declares ``rollout`` (``rollout = None``, or an annotation) has the rollout there in
+each method but ``__init__``: ``await self.rollout.ask(messages, endpoint="judge")`` in a coroutine,
+``self.rollout.ask_sync(...)`` in a plain method.
+
 Besides ``reset`` and ``get_reward`` these methods are not tools: ``close()``, called at
 the end, cancelled or not; ``next_message(text)``, called when an answer asks for no tool,
 which returns what the user says next, or None to end; ``oracle()``, called after
 ``reset``, which returns what the model ``oracle`` is to answer, one item for each turn: a
 text, or ``{"name": ..., "arguments": {...}}`` for a tool call, or a list of those;
-``rollout_state()``, which returns what is added to the result's ``state``; and the static
-method ``inputs(n, seed)``.  A method of such a name that takes other arguments is refused.
+``rollout_state()``, which returns what is added to the result's ``state``;
+``rescore(rollout, value)``, called with a new object, which returns the reward of a stored result;
+and the static method ``inputs(n, seed)``.  A method of such a name that takes other arguments is
+refused.
 
 A result has ``reward``, or else ``no_reward``, which says why there is none; ``rewards``
 if they are named; ``completion``, the messages after the prompt; ``stop``, which is
@@ -57,9 +63,9 @@ import logging
 import os
 import threading
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import trio
 
@@ -78,6 +84,7 @@ CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "next_message": ("text",),
         "oracle": (),
         "rollout_state": (),
+        "rescore": ("rollout", "value"),
         "inputs": ("n", "seed"),
     }
 )
@@ -90,6 +97,8 @@ CLOSE_S = 10.0
 """Time that a ``close`` that is a coroutine may take, in seconds."""
 
 _log = logging.getLogger("trio_envserve.envs")
+
+T = TypeVar("T")
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(LoopOptions))
 
@@ -113,6 +122,10 @@ def split_options(kind: type, args: Mapping[str, Any]) -> tuple[LoopOptions, dic
     options = {name: args[name] for name in OPTIONS if name in args and name not in own}
     rest = {name: value for name, value in args.items() if name not in options}
     return LoopOptions(**{**_declared(kind), **options}), rest
+
+
+_Use: TypeAlias = Callable[[Any, Methods, Mapping[str, Tool]], Awaitable[T]]
+"""Code that uses an object, with calls of its methods, and its tools."""
 
 
 @final
@@ -146,6 +159,9 @@ class ClassEnvironment:
         self._label = label
         self._make = functools.partial(kind, **args)
         self._on_loop = _is_on_loop(kind, self.tools)
+        self.gets_rollout = _declares_rollout(kind)
+        """Whether its objects have the rollout, and may ask models from their threads."""
+        self.rescore = self._rescore if hasattr(kind, "rescore") else None
         self.main_thread = _attribute(kind, "main_thread", False)
         if type(self.main_thread) is not bool:
             raise ConfigError(
@@ -198,23 +214,37 @@ class ClassEnvironment:
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
         """One rollout with an object of its own."""
-        if self._turns is None:
-            return await self._run(rollout)
-        async with self._turns:
-            return await self._run(rollout)
 
-    async def _run(self, rollout: Rollout) -> dict[str, Any]:
+        async def play(made: Any, methods: Methods, tools: Mapping[str, Tool]) -> dict[str, Any]:
+            return await ToolLoop(
+                rollout, made, methods, name=self.name, tools=tools, options=self.options
+            ).run()
+
+        return await self._in_turn(rollout, play)
+
+    async def _rescore(self, rollout: Rollout, value: Any) -> Any:
+        async def score(made: Any, methods: Methods, tools: Mapping[str, Tool]) -> Any:
+            return (await methods.call(functools.partial(made.rescore, rollout, value))).unwrap()
+
+        return await self._in_turn(rollout, score)
+
+    async def _in_turn(self, rollout: Rollout, use: _Use[T]) -> T:
+        if self._turns is None:
+            return await self._with_object(rollout, use)
+        async with self._turns:
+            return await self._with_object(rollout, use)
+
+    async def _with_object(self, rollout: Rollout, use: _Use[T]) -> T:
+        """Make an object, use it, and close it."""
         methods = self._methods(rollout)
         made: list[Any] = []
         try:
-            make = functools.partial(self._made, made)
+            make = functools.partial(self._made, made, rollout)
             if self._on_loop:
                 tools = plainly(make, same, os.getpid()).unwrap()
             else:
                 tools = (await methods.call(make)).unwrap()
-            return await ToolLoop(
-                rollout, made[0], methods, name=self.name, tools=tools, options=self.options
-            ).run()
+            return await use(made[0], methods, tools)
         finally:
             try:
                 await methods.settle()  # noqa: ASYNC102
@@ -228,9 +258,11 @@ class ClassEnvironment:
                     # The last reference: what the object does at its end, it does in its thread.
                     await methods.end(made.clear)  # noqa: ASYNC102
 
-    def _made(self, made: list[Any]) -> Mapping[str, Tool]:
+    def _made(self, made: list[Any], rollout: Rollout) -> Mapping[str, Tool]:
         """Make the object, as the one member of ``made``; returns its tools."""
         made.append(self._make())
+        if self.gets_rollout:
+            made[0].rollout = rollout
         return tools_of_object(made[0], self.tools, self._label, reserved=RESERVED)
 
     def _methods(self, rollout: Rollout) -> Methods:
@@ -256,6 +288,15 @@ def _attribute(kind: type, name: str, default: Any) -> Any:
     """An attribute of the class; ``default`` where a method, which is a tool, has its name."""
     found = inspect.getattr_static(kind, name, default)
     return default if callable(found) or hasattr(found, "__get__") else found
+
+
+def _declares_rollout(kind: type) -> bool:
+    """Whether the class has an attribute ``rollout`` that is for the rollout: None, or only
+    annotated."""
+    found = inspect.getattr_static(kind, "rollout", kind)
+    if found is kind:
+        return any("rollout" in inspect.get_annotations(each) for each in kind.__mro__)
+    return found is None
 
 
 def _declared(kind: type) -> dict[str, Any]:

@@ -45,10 +45,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..core.errors import EnvServeError
-from ..models.interface import BlockingModel, Completion, Messages, Model, ModelError
+from ..core.errors import ConfigError, EnvServeError
+from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
 from .notes import RolloutNotes
@@ -98,6 +98,10 @@ def _never() -> bool:
     return False
 
 
+def _no_roles(role: str) -> Model:
+    raise ConfigError(f"no model has the role {role!r:.200}: this rollout has no further models")
+
+
 def _nobody(piece: bytes) -> None:
     pass
 
@@ -136,6 +140,8 @@ class Rollout:
     Deltas of a group's members are dropped."""
     note: RolloutNotes = dataclasses.field(default_factory=RolloutNotes)
     """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
+    _in_role: Callable[[str], Model] = _no_roles
+    """The model in a role."""
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
@@ -149,6 +155,7 @@ class Rollout:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         reference: str | None = None,
+        endpoint: str | None = None,
     ) -> Completion:
         """The model's answer (trio and asyncio).  Raises ``ModelError``.
 
@@ -158,14 +165,17 @@ class Rollout:
                 "function", "function": {"name", "description", "parameters"}}``.
             reference: The environment's right answer: the offline models use it, and a model that
                 is measured never sees it.
+            endpoint: The role of another model to ask, such as ``"judge"``: the one that the
+                request names for it, or else the endpoint of that name in the file of endpoints.
+                Nothing of it is a part of the result but ``usage``, under ``roles``.
         """
-        began_s = self._begin(messages)
+        call = self._begin(messages, endpoint)
         try:
-            completion = await self.model.complete(messages, **self._how(tools, reference))
+            completion = await call.model.complete(messages, **self._how(call, tools, reference))
         except ModelError as error:
-            self.usage.refused(error, time.monotonic() - began_s)
+            call.usage.refused(error, time.monotonic() - call.began_s)
             raise
-        return self._answered(completion, time.monotonic() - began_s)
+        return self._answered(call, completion)
 
     def ask_sync(
         self,
@@ -173,12 +183,13 @@ class Rollout:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         reference: str | None = None,
+        endpoint: str | None = None,
     ) -> Completion:
-        """The model's answer, for environments that run in a thread.
+        """The model's answer, for code that runs in a thread.
 
         May be called in any thread that the environment starts, while the
         rollout runs.  Raises ``ModelError``, :class:`RolloutCancelled`, and
-        ``TypeError`` if the environment does not run in a thread.
+        ``TypeError`` if the code does not run in a thread.
 
         Args:
             messages: The conversation, oldest message first.
@@ -186,16 +197,17 @@ class Rollout:
                 "function", "function": {"name", "description", "parameters"}}``.
             reference: The environment's right answer: the offline models use it, and a model that
                 is measured never sees it.
+            endpoint: The role of another model to ask, as for :meth:`ask`.
         """
-        if not isinstance(self.model, BlockingModel):
+        call = self._begin(messages, endpoint)
+        if not isinstance(call.model, BlockingModel):
             raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
-        began_s = self._begin(messages)
         try:
-            completion = self.model.complete_sync(messages, **self._how(tools, reference))
+            completion = call.model.complete_sync(messages, **self._how(call, tools, reference))
         except ModelError as error:
-            self.usage.refused(error, time.monotonic() - began_s)
+            call.usage.refused(error, time.monotonic() - call.began_s)
             raise
-        return self._answered(completion, time.monotonic() - began_s)
+        return self._answered(call, completion)
 
     @contextmanager
     def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:
@@ -213,27 +225,46 @@ class Rollout:
         with self._trace.span(name, attributes):
             yield
 
-    def _begin(self, messages: Messages) -> float:
+    def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names
             raise TypeError(
                 'messages are a list, such as [{"role": "user", "content": "..."}], '
                 f"not {type(messages).__name__}"
             )
+        if role is not None:
+            if not isinstance(role, str) or not role:
+                raise TypeError(f'endpoint is a role, such as "judge", not {role!r:.80}')
+            return _Call(self._in_role(role), self.usage.of_role(role), time.monotonic())
         if not self._asked and type(messages) is list:
             self._asked.extend(map(_copied, messages))
-        return time.monotonic()
+        return _Call(self.model, self.usage, time.monotonic())
 
-    def _answered(self, completion: Completion, took_s: float) -> Completion:
+    def _answered(self, call: _Call, completion: Completion) -> Completion:
         usage = self.usage
-        usage.answered(completion, took_s)
+        call.usage.answered(completion, time.monotonic() - call.began_s)
+        if call.usage is not usage:
+            return completion
         if completion.answered_by and len(self._answered_by) < MOST_NAMES:
             self._answered_by[completion.answered_by] = None
         self.note.add(turn=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
         return completion
 
-    def _how(self, tools: Sequence[Mapping[str, Any]], reference: str | None) -> dict[str, Any]:
-        sampling = {**self.sampling_args, "tools": list(tools)} if tools else self.sampling_args
-        return {"name": self.model_name, "sampling_args": sampling, "reference": reference}
+    def _how(
+        self, call: _Call, tools: Sequence[Mapping[str, Any]], reference: str | None
+    ) -> Asking:
+        own = call.usage is self.usage
+        name, sampling = (self.model_name, self.sampling_args) if own else ("", {})
+        sampling = {**sampling, "tools": list(tools)} if tools else sampling
+        return {"name": name, "sampling_args": sampling, "reference": reference}
+
+
+class _Call(NamedTuple):
+    """A call of a model that begins."""
+
+    model: Model
+    usage: ModelUsage
+    """The counts that it belongs to."""
+    began_s: float
 
 
 def recorded(value: Any, rollout: Rollout) -> Any:
@@ -242,7 +273,7 @@ def recorded(value: Any, rollout: Rollout) -> Any:
     of them is another than was asked.  Only a plain dict gets them, and is not changed; a
     ``completion`` that begins with the prompt has it already."""
     usage = rollout.usage
-    if type(value) is not dict or not (usage.calls or usage.failed):
+    if type(value) is not dict or not usage.is_used:
         return value
     made: dict[str, Any] = {}
     asked, completion = rollout._asked, value.get("completion")

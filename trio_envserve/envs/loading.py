@@ -74,6 +74,10 @@ class LoadedEnvironment:
     """Rollouts at once on one worker: as it declares, or by the kind of its code."""
     one_at_a_time: bool = False
     """Whether a worker cannot run more than one, whatever anybody says."""
+    mixed: bool = False
+    """Whether it asks models on its loop and in threads of its own."""
+    rescore: Callable[[Rollout, Any], Any] | None = None
+    """Scores a stored result of a rollout anew."""
 
     def capacity_by(self, option: int | None) -> int:
         """Rollouts at once on one worker, under an option of its server."""
@@ -224,9 +228,9 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     rerun = getattr(environment, "rerun", False)
     if not isinstance(rerun, bool):
         raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
-    one_at_a_time, capacity = False, CAPACITIES[backend]
+    one_at_a_time, mixed, capacity = False, False, CAPACITIES[backend]
     if isinstance(environment, ClassEnvironment):
-        one_at_a_time = environment.main_thread
+        one_at_a_time, mixed = environment.main_thread, environment.gets_rollout
         capacity = CAPACITY_OF_OBJECTS if environment.has_threads else capacity
     name = getattr(environment, "name", None) or label
     if not isinstance(name, str):
@@ -234,10 +238,13 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     run_group = _method(environment, "run_group", label)
     if run_group is not None:
         _check_takes(run_group, label, "rollouts")
+    rescore = _method(environment, "rescore", label)
+    if rescore is not None:
+        _check_takes(rescore, label, "rollout", "value")
     setup = _method(environment, "setup", label)
     teardown = _method(environment, "teardown", label)
     if backend == "thread":
-        for function in (run_rollout, run_group, setup, teardown):
+        for function in (run_rollout, run_group, rescore, setup, teardown):
             if function is not None and _is_coroutine(function):
                 raise ConfigError(
                     f"{label}: {_name(function)} is a coroutine function, but the environment "
@@ -245,7 +252,7 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
                 )
     return LoadedEnvironment(
         name, rerun, backend, environment, run_rollout, run_group, setup, teardown,
-        _capacity(environment, label) or capacity, one_at_a_time,
+        _capacity(environment, label) or capacity, one_at_a_time, mixed, rescore,
     )  # fmt: skip
 
 

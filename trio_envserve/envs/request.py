@@ -9,10 +9,12 @@ The body is a plain encodable mapping, opaque to the router.  Its shape::
      "model": {"endpoint": str, "name": str},
      "sampling_args": {str: any value},
      "max_retries": int >= 0,
-     "state_columns": [str, ...]}
+     "state_columns": [str, ...],
+     "roles": {str: str}}
 
-All fields are required, and other fields are refused: client and worker speak the
-same protocol version, and a field that one of them ignores would be an unseen bug.
+All fields are required but ``roles``, the endpoints of further models by their roles, and other
+fields are refused: client and worker speak the same protocol version, and a field that one of
+them ignores would be an unseen bug.
 A :class:`RolloutRequest` is always valid: a caller's mistake raises
 :class:`ConfigError`, a mistake in a received body :class:`ProtocolError`; both name
 the field.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ConfigError, ProtocolError
@@ -29,8 +32,11 @@ from ..core.errors import ConfigError, ProtocolError
 Kind: TypeAlias = Literal["rollout", "group"]
 
 _FIELDS = dict.fromkeys(("kind", "input", "model", "sampling_args", "max_retries", "state_columns"))
+_OPTIONAL = frozenset({"roles"})
 _MODEL_FIELDS = dict.fromkeys(("endpoint", "name"))
 """Dicts, because their keys are a set and have an order."""
+
+NO_ROLES: Mapping[str, str] = MappingProxyType({})
 
 _MAPPING = (dict, Mapping)
 """Types of mappings; dict is tested first, because Mapping takes long to test."""
@@ -52,6 +58,8 @@ class RolloutRequest:
     sampling_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_retries: int = 0
     state_columns: tuple[str, ...] = ()
+    roles: Mapping[str, str] = dataclasses.field(default_factory=lambda: NO_ROLES)
+    """Endpoints of further models, by the roles in which the environment asks them."""
 
     def __post_init__(self) -> None:
         kind, endpoint = self.kind, self.endpoint
@@ -72,6 +80,8 @@ class RolloutRequest:
             raise _wrong("max_retries", "an integer >= 0", retries)
         if not (isinstance(columns, (list, tuple)) and _all_strings(columns)):
             raise _wrong("state_columns", "a list of strings", columns)
+        if self.roles is not NO_ROLES:
+            check_roles(self.roles)
         if type(columns) is not tuple:
             # Frozen: a list becomes a tuple.
             object.__setattr__(self, "state_columns", tuple(columns))
@@ -83,7 +93,7 @@ class RolloutRequest:
 
     def to_body(self) -> dict[str, Any]:
         """The mapping to encode.  It shares the input and does not copy it."""
-        return {
+        body = {
             "kind": self.kind,
             "input": list(self.input) if self.kind == "group" else self.input,
             "model": {"endpoint": self.endpoint, "name": self.model_name},
@@ -91,11 +101,12 @@ class RolloutRequest:
             "max_retries": self.max_retries,
             "state_columns": list(self.state_columns),
         }
+        return {**body, "roles": dict(self.roles)} if self.roles else body
 
     @classmethod
     def from_body(cls, body: object) -> RolloutRequest:
         """The request in a decoded body.  Raises :class:`ProtocolError`."""
-        fields = dict(_exactly(body, _FIELDS, ""))
+        fields = dict(_exactly(body, _FIELDS, "", _OPTIONAL))
         model = _exactly(fields.pop("model"), _MODEL_FIELDS, "model.")
         try:
             return cls(**fields, endpoint=model["endpoint"], model_name=model["name"])
@@ -109,6 +120,13 @@ def check_members(inputs: object) -> None:
         raise _wrong("input", "a list with an input for each member", inputs)
 
 
+def check_roles(roles: object) -> None:
+    """Raise :class:`ConfigError` unless these are roles and their endpoints."""
+    texts = (*roles.keys(), *roles.values()) if isinstance(roles, Mapping) else ("",)
+    if not (_all_strings(texts) and all(texts)):
+        raise _wrong("roles", "a mapping of roles to endpoints, strings that are not empty", roles)
+
+
 def _all_strings(items: Iterable[object]) -> bool:
     # The set is quick for plain strings; a subclass of str is a string too.
     return _STR.issuperset(map(type, items)) or all(isinstance(item, str) for item in items)
@@ -120,7 +138,9 @@ def _wrong(field: str, wanted: str, value: object) -> ConfigError:
     return ConfigError(f"{field} must be {wanted}, not {shown}")
 
 
-def _exactly(value: object, names: Mapping[str, None], prefix: str) -> Mapping[str, Any]:
+def _exactly(
+    value: object, names: Mapping[str, None], prefix: str, optional: frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
     if not isinstance(value, _MAPPING):
         what = prefix.rstrip(".") or "request body"
         raise ProtocolError(f"{what} must be a mapping, not {type(value).__name__}")
@@ -129,6 +149,6 @@ def _exactly(value: object, names: Mapping[str, None], prefix: str) -> Mapping[s
             if name not in value:
                 raise ProtocolError(f"request body: field '{prefix}{name}' is missing")
         for name in value:
-            if name not in names:
+            if name not in names and name not in optional:
                 raise ProtocolError(f"request body: unknown field {prefix + str(name)[:64]!r}")
     return value

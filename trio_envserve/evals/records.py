@@ -46,6 +46,9 @@ _USAGE_WORDS = {
     "calls": "model calls", "failed": "model calls that failed", "retries": "model retries",
 }  # fmt: skip
 
+_COUNTS = frozenset({*_USAGE_WORDS, *_TOKENS.values()})
+"""Counts of a further model's usage."""
+
 _UNREAD: Final = object()
 """A value that is none of its field's, which counts as if it were not there."""
 
@@ -259,6 +262,7 @@ def usage_of(value: Any) -> dict[str, float]:
     if isinstance(usage, Mapping):
         numbers = {str(name): number_of(item) for name, item in usage.items()}
         found |= {n: each for n, each in numbers.items() if each is not None and each >= 0}
+        found |= _usage_of_roles(usage.get("roles"))
     calls = number_of(value.get("model_calls"))
     if calls is not None and calls >= 0:
         found.setdefault("model_calls", calls)
@@ -269,8 +273,23 @@ def usage_of(value: Any) -> dict[str, float]:
     return {name: number for name, number in found.items() if math.isfinite(number)}
 
 
+def _usage_of_roles(roles: Any) -> dict[str, float]:
+    """The counts of further models, under names such as ``judge.calls``."""
+    if not isinstance(roles, Mapping):
+        return {}
+    return {
+        f"{role}.{name}": number
+        for role, usage in roles.items()
+        for name, number in (numbers_of(usage) or {}).items()
+        if name in _COUNTS and number >= 0
+    }
+
+
 def usage_words(name: str) -> str:
     """The name of a count of usage, for people."""
+    role, dot, count = name.rpartition(".")
+    if dot and count in _COUNTS:
+        return f"{role}: {usage_words(count)}"
     return _USAGE_WORDS.get(name, name.replace("_", " "))
 
 

@@ -309,7 +309,10 @@ class HttpModel(RolloutModel):
     def _hint(self, status: int, request: chat.ChatRequest, url: str) -> str:
         """The usual cause of a status."""
         if status in (400, 404, 422) and not request.model:
-            return " (the request names no model: --model-name, or model_name)"
+            return (
+                " (the request names no model: --model-name, or model_name; or model, in the file "
+                "of endpoints)"
+            )
         if status == 404 and not url.endswith("/v1"):
             asked = f"{url}/chat/completions"
             return f" (it was asked at {asked}; most addresses end with /v1)"
@@ -380,7 +383,7 @@ class _Wait:
         tries = self.requests - 2
         more = "" if tries < 0 else f", {_TRIES[tries]} try" if tries < len(_TRIES) else ""
         more = more or (f", try {self.requests}" if tries >= 0 else "")
-        self.asker.waits(f"for the model, {age_s:.1f} s{more}")
+        self.asker.waits(f"for {self.asker.model}, {age_s:.1f} s{more}")
 
     def over(self) -> None:
         if self.asker is not None and self.told:

@@ -237,6 +237,8 @@ class AskingRollout:
     waits: Callable[[str | None], object]
     """Takes what the rollout waits for, such as ``for the model, 3.2 s, second try``; None when
     it does not wait any more."""
+    model: str = "the model"
+    """The model in that text: one in a role is ``the judge``."""
 
 
 class RolloutModel:

@@ -14,6 +14,7 @@ share connections; :func:`open_models` closes them all.  Tried in this order:
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -42,6 +43,9 @@ CLOSE_S = 5.0
 
 _ADDRESS = re.compile(r"https?:|[\w.-]+:\d+(/|$)|localhost(/|$)|[\w.-]+\.[\w.-]+/")
 """Addresses without ``://``."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+"""Names of TOML without quotes."""
 
 MODEL_GROUP = "trio_envserve.models"
 """Entry points that are factories of models."""
@@ -75,6 +79,8 @@ class Models:
     def __init__(self, factories: Mapping[str, ModelFactory]) -> None:
         self._factories = factories
         self._clients: dict[str, Model] = {}
+        self._in_file: set[str] = set()
+        """Roles that the file of endpoints has."""
         self._closed = False
 
     def get(self, endpoint: str) -> Model:
@@ -97,6 +103,20 @@ class Models:
             raise _not_made(endpoint, made.error) from made.error
         client = self._clients[endpoint] = cast(Model, made.value)
         return client
+
+    def in_role(self, role: str, roles: Mapping[str, str]) -> tuple[str, Model]:
+        """The endpoint that plays a role, and its client: that which ``roles`` names, or else the
+        endpoint of that name in the file.  Raises :class:`ConfigError`."""
+        endpoint = roles.get(role)
+        if endpoint is None:
+            endpoint = role
+            if role not in self._in_file:
+                _check_in_file(role, roles)
+                self._in_file.add(role)
+        try:
+            return endpoint, self.get(endpoint)
+        except ConfigError as error:
+            raise ConfigError(f"the role {role!r:.200}: {error}") from error
 
     def tell_waits(self) -> None:
         """Called with each beat of the worker: rollouts say what they wait for."""
@@ -124,6 +144,31 @@ def check_endpoint(endpoint: str) -> None:
     factory = _factory(BUILT_IN, endpoint)
     if "://" in endpoint or endpoint in read_endpoints():
         factory(endpoint)  # opens nothing before its first call
+
+
+def check_roles(roles: Mapping[str, str]) -> None:
+    """:func:`check_endpoint` for the endpoint of each role."""
+    for role, endpoint in roles.items():
+        try:
+            check_endpoint(endpoint)
+        except ConfigError as error:
+            raise ConfigError(f"the role {role!r:.200}: {error}") from error
+
+
+def _check_in_file(role: str, roles: Mapping[str, str]) -> None:
+    """Raise :class:`ConfigError`, which says what to write, if the file has no endpoint of a
+    role's name."""
+    named = read_endpoints()
+    if role in named:
+        return
+    known = {*roles, *named}
+    hint = near(role, known) if known else ""
+    table = role if _BARE_KEY.fullmatch(role) else json.dumps(role)
+    raise ConfigError(
+        f"no model has the role {role!r:.200}{hint}: name one in the request "
+        f"(roles={{{role!r:.200}: NAME_OR_URL}}, eval --role {role:.200}=NAME_OR_URL), or write "
+        f"[{table:.200}] into {endpoints_file()}"
+    )
 
 
 def _factory(factories: Mapping[str, ModelFactory], endpoint: str) -> ModelFactory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import final
+from typing import Any, final
 
 from ..core.durations import Durations
 from .interface import Completion, ModelError
@@ -30,6 +30,22 @@ class ModelUsage:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         """Number of completion tokens, as far as the models report it."""
+        self._roles: dict[str, ModelUsage] = {}
+
+    def of_role(self, role: str) -> ModelUsage:
+        """The counts of the model in a role, which are not among these; the total has both."""
+        with self._lock:
+            return self._roles.setdefault(role, ModelUsage(self._total))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a call has ended, in whatever role."""
+        return bool(self.calls or self.failed or self._roles_used())
+
+    def _roles_used(self) -> dict[str, ModelUsage]:
+        with self._lock:
+            roles = dict(self._roles)
+        return {role: usage for role, usage in roles.items() if usage.is_used}
 
     def answered(self, completion: Completion, took_s: float = 0.0) -> Completion:
         """Count an answer, and return it."""
@@ -54,8 +70,10 @@ class ModelUsage:
             self.failed += 1
             self.retries += max(error.requests - 1, 0)
 
-    def to_record(self) -> dict[str, int]:
-        """The counts by name, for a result's field ``usage``."""
+    def to_record(self) -> dict[str, Any]:
+        """The counts by name, for a result's field ``usage``; ``roles`` has those of further
+        models, by role."""
+        roles = {role: usage.to_record() for role, usage in self._roles_used().items()}
         with self._lock:
             return {
                 "calls": self.calls,
@@ -63,4 +81,5 @@ class ModelUsage:
                 "retries": self.retries,
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": self.completion_tokens,
+                **({"roles": roles} if roles else {}),
             }

@@ -191,10 +191,12 @@ class RecordedEnvironment:
 
     def _begin(self, rollout: Rollout) -> _Running:
         request, given = rollout.input
-        model = rollout.model
+        own = dataclasses.replace(rollout, input=given)
         if self._loaded.backend == "thread":
-            model = _OnTheLoop(model)
-        own = dataclasses.replace(rollout, input=given, model=model)
+            own = dataclasses.replace(
+                own, model=_OnTheLoop(rollout.model),
+                _in_role=lambda role: _OnTheLoop(rollout._in_role(role)),
+            )  # fmt: skip
         return _Running(self._trial, request, own)
 
 

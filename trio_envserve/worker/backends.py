@@ -23,7 +23,8 @@ returned a value before the cancel took effect, the value counts.
     child).  Cancelling is ``task.cancel()``, once, and then waiting for the task's own
     end.  If a stray task of the environment raises an exit, it stops only itself.
 
-The last two call models through :class:`~.model_calls.ModelCalls`.
+The last two call models through :class:`~.model_calls.ModelCalls`, and so do the threads that a
+class on trio has for its objects' plain methods.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from ..envs.interface import Backend
 from ..foreign import CodeResult
 from .failures import log
 from .forks import end_if_forked
-from .model_calls import AsyncioModel, ModelCalls, RunContext, ThreadModel
+from .model_calls import AsyncioModel, MixedModel, ModelCalls, RunContext, ThreadModel
 from .stacks import ASYNCIO_TASKS, ASYNCIO_THREAD, request_name
 
 Call: TypeAlias = Callable[[RunContext], Any]
@@ -66,9 +67,14 @@ class CodeBackend(Protocol):
 
 
 @asynccontextmanager
-async def open_backend(kind: Backend, *, threads: int) -> AsyncIterator[CodeBackend]:
-    """The backend for code of ``kind``; ``threads`` bounds the calls in threads at once."""
-    if kind == "trio":
+async def open_backend(
+    kind: Backend, *, threads: int, mixed: bool = False
+) -> AsyncIterator[CodeBackend]:
+    """The backend for code of ``kind``; ``threads`` bounds the calls in threads at once.
+    ``mixed``: code on trio asks models in threads of its own, too."""
+    if kind == "trio" and mixed:
+        yield _MixedBackend()
+    elif kind == "trio":
         yield _TrioBackend()
     elif kind == "thread":
         yield _ThreadBackend(threads)
@@ -107,13 +113,16 @@ def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
             foreign.call(BaseException.add_note, exc, about)
 
 
+_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
+
+
 @final
 class _TrioBackend:
-    async def call(self, call: Call) -> CodeResult:
+    async def call(self, call: Call, context: RunContext = _TRIO_CONTEXT) -> CodeResult:
         ended: list[CodeResult] = []
 
         async def run() -> None:
-            ended.append(await self.call_here(call))
+            ended.append(await self.call_here(call, context))
 
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
@@ -128,11 +137,11 @@ class _TrioBackend:
         return ended[0]
 
     @trio.lowlevel.enable_ki_protection
-    async def call_here(self, call: Call) -> CodeResult:
+    async def call_here(self, call: Call, context: RunContext = _TRIO_CONTEXT) -> CodeResult:
         # The boundary between the environment and the worker.  The caller checks whether
         # it is cancelled.
         pid = os.getpid()
-        ended = await foreign.acall(call, _TRIO_CONTEXT)
+        ended = await foreign.acall(call, context)
         end_if_forked(pid)
         _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
         if ended.error is None and trio.lowlevel.current_task().child_nurseries:
@@ -141,7 +150,24 @@ class _TrioBackend:
         return ended
 
 
-_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
+@final
+class _MixedBackend:
+    def __init__(self) -> None:
+        self._trio = _TrioBackend()
+
+    async def call(self, call: Call) -> CodeResult:
+        async with trio.open_nursery() as nursery:
+            calls = ModelCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, lambda model: MixedModel(model, calls))
+            nursery.start_soon(_watch, calls)
+            try:
+                ended = await self._trio.call(call, context)
+            finally:
+                calls.close()
+                nursery.cancel_scope.cancel()
+        return ended
+
+    call_here = call
 
 
 @final
@@ -293,7 +319,7 @@ class _AsyncioBackend:
         try:
             await done.wait()
         except trio.Cancelled:  # noqa: ASYNC103
-            calls.cancelled = True
+            calls.cancel_in_threads()
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             with trio.CancelScope(shield=True):
                 await done.wait()

@@ -3,11 +3,13 @@
 Theory of operation
 -------------------
 Models run on the trio loop.  A rollout in a thread or on an asyncio loop gets a
-stand-in (:class:`ThreadModel`, :class:`AsyncioModel`) that passes each call to the
+stand-in (:class:`ThreadModel`, :class:`AsyncioModel`, and for a class whose plain methods have a
+thread of their own :class:`MixedModel`) that passes each call to the
 :class:`ModelCalls` of its execution.  This runs the call as a task in the nursery of
 that execution, so that no model call outlives its execution, and delivers the result
 back.  The tasks are shielded: a cancel goes through the environment's code (an asyncio
 coroutine is cancelled once, and not a second time by a model call that fails under it).
+A thread that waits for its answer hears of no cancel but by that: its call is cancelled.
 When the execution has ended, :class:`ModelCalls` cancels all calls that are left.
 """
 
@@ -17,6 +19,7 @@ import asyncio
 import dataclasses
 import os
 import queue
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias, final
@@ -55,8 +58,11 @@ class ModelCalls:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
-        self._scopes: set[trio.CancelScope] = set()
+        self._scopes: dict[trio.CancelScope, bool] = {}
+        """The pending calls, and whether a thread waits for each."""
         self._pid = os.getpid()
+        self.loop_thread = threading.get_ident()
+        """The thread of the trio loop."""
         self.cancelled = False
         """No new call is taken; read in any thread."""
 
@@ -66,12 +72,21 @@ class ModelCalls:
         for scope in self._scopes:
             scope.cancel()
 
+    def cancel_in_threads(self) -> None:
+        """Cancel the pending calls for which threads wait, and take no more."""
+        self.cancelled = True
+        for scope in [scope for scope, waited_for in self._scopes.items() if waited_for]:
+            scope.cancel()
+
     def close(self) -> None:
         """The execution has ended: its nursery is about to close."""
         self.cancel()
 
-    def submit(self, work: _Work, deliver: _Deliver) -> trio.CancelScope:
+    def submit(
+        self, work: _Work, deliver: _Deliver, *, in_thread: bool = False
+    ) -> trio.CancelScope:
         """Run ``work`` on the trio loop; ``deliver`` is called once with its result.
+        ``in_thread``: the caller's thread waits for it.
 
         The result is :class:`RolloutCancelled` if the execution was cancelled or has
         ended, or the returned scope was cancelled.
@@ -79,7 +94,7 @@ class ModelCalls:
         end_if_forked(self._pid)
         scope = trio.CancelScope(shield=True)
         try:
-            self._token.run_sync_soon(self._start, work, deliver, scope)
+            self._token.run_sync_soon(self._start, work, deliver, scope, in_thread)
         except trio.RunFinishedError:
             deliver(_refusal())
         return scope
@@ -89,11 +104,13 @@ class ModelCalls:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(scope.cancel)
 
-    def _start(self, work: _Work, deliver: _Deliver, scope: trio.CancelScope) -> None:
+    def _start(
+        self, work: _Work, deliver: _Deliver, scope: trio.CancelScope, in_thread: bool
+    ) -> None:
         if self.cancelled:
             deliver(_refusal())
         else:
-            self._scopes.add(scope)
+            self._scopes[scope] = in_thread
             self._nursery.start_soon(self._serve, work, deliver, scope)
 
     async def _serve(self, work: _Work, deliver: _Deliver, scope: trio.CancelScope) -> None:
@@ -103,7 +120,7 @@ class ModelCalls:
             ended = await foreign.acall(work)
             if scope.cancel_called and ended.error is not None:
                 ended = _refusal()
-        self._scopes.discard(scope)
+        del self._scopes[scope]
         deliver(ended)
 
 
@@ -128,11 +145,7 @@ class ThreadModel:
         reference: str | None = None,
     ) -> Completion:
         """Like ``Model.complete``, but blocks the thread.  Raises :class:`RolloutCancelled`."""
-        answer: queue.SimpleQueue[CodeResult] = queue.SimpleQueue()
-        work = _bind(self._model, messages, name, sampling_args, reference)
-        self._calls.submit(work, answer.put)
-        completion: Completion = answer.get().unwrap()
-        return completion
+        return _in_thread(self._calls, _bind(self._model, messages, name, sampling_args, reference))
 
     async def complete(
         self,
@@ -147,6 +160,45 @@ class ThreadModel:
 
     async def aclose(self) -> None:
         """Nothing: the worker owns the model."""
+
+
+@final
+class MixedModel:
+    """The model of a rollout that runs on trio, and has a thread, too: an object's."""
+
+    def __init__(self, model: Model, calls: ModelCalls) -> None:
+        self._calls = calls
+        self.complete = model.complete
+        """The model's own."""
+        self._model = model
+
+    def complete_sync(
+        self,
+        messages: Messages,
+        *,
+        name: str,
+        sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:
+        """Like ``Model.complete``, but blocks the thread.  Raises :class:`RolloutCancelled`, and
+        ``TypeError`` in the thread of the loop."""
+        if threading.get_ident() == self._calls.loop_thread:
+            raise TypeError(_ON_LOOP)
+        return _in_thread(self._calls, _bind(self._model, messages, name, sampling_args, reference))
+
+    async def aclose(self) -> None:
+        """Nothing: the worker owns the model."""
+
+
+_ON_LOOP = "ask_sync() blocks, and this code runs on the loop: make it async def, and await ask()"
+
+
+def _in_thread(calls: ModelCalls, work: _Work) -> Completion:
+    """The answer of a model on the trio loop, for which this thread waits."""
+    answer: queue.SimpleQueue[CodeResult] = queue.SimpleQueue()
+    calls.submit(work, answer.put, in_thread=True)
+    completion: Completion = answer.get().unwrap()
+    return completion
 
 
 @final
@@ -192,6 +244,20 @@ class AsyncioModel:
         except RolloutCancelled as exc:
             raise asyncio.CancelledError(*exc.args) from None
         return completion
+
+    def complete_sync(
+        self,
+        messages: Messages,
+        *,
+        name: str,
+        sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:
+        """As ``Model.complete``, but blocks the thread, which is an object's.  Raises
+        :class:`RolloutCancelled`, and ``TypeError`` in a thread with a loop."""
+        if asyncio._get_running_loop() is not None:
+            raise TypeError(_ON_LOOP)
+        return _in_thread(self._calls, _bind(self._model, messages, name, sampling_args, reference))
 
     async def aclose(self) -> None:
         """Nothing: the worker owns the model."""

@@ -52,6 +52,7 @@ from ..models.usage import ModelUsage
 from .backends import CodeBackend, open_backend
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import RunContext
+from .roles import RoleModel
 from .traced import TracedModel
 
 
@@ -78,10 +79,12 @@ class Runner:
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         """
         model, trace = self._models.get(request.endpoint), tracing.NO_TRACE
+        for role in request.roles:
+            self._models.in_role(role, request.roles)
         if traceparent is not None:
             trace = tracing.Trace(traceparent)
             model = TracedModel(model, trace, request.endpoint)
-        job = _Job(request, request_id, model, self.usage, said, noted, trace)
+        job = _Job(request, request_id, model, self._models, self.usage, said, noted, trace)
         if request.kind == "rollout":
             return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
         if self._env.run_group is not None:
@@ -248,9 +251,9 @@ class _Job:
     """A running request, which makes the rollouts for its attempts."""
 
     def __init__(
-        self, request: RolloutRequest, request_id: str, model: Model, usage: ModelUsage,
-        said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
-        trace: tracing.Trace,
+        self, request: RolloutRequest, request_id: str, model: Model, models: Models,
+        usage: ModelUsage, said: Callable[[bytes], None] | None,
+        noted: Callable[[bytes], None] | None, trace: tracing.Trace,
     ) -> None:  # fmt: skip
         self._trace = trace
         self._said = said
@@ -258,6 +261,7 @@ class _Job:
         self.request = request
         self._request_id = request_id
         self._model = model
+        self._models = models
         self._usage = usage
 
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
@@ -269,10 +273,15 @@ class _Job:
         if attempt <= request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
         note, model = self._notes(member, attempt), self._model
+        name = self._request_id if alone else f"{self._request_id}/{member}"
+        waits = functools.partial(_waits, note)
+        asker = AskingRollout(name, self._request_id, member, attempt, waits)
         if isinstance(model, RolloutModel):
-            name = self._request_id if alone else f"{self._request_id}/{member}"
-            waits = functools.partial(_waits, note)
-            model = model.for_rollout(AskingRollout(name, self._request_id, member, attempt, waits))
+            model = model.for_rollout(asker)
+
+        def in_role(role: str) -> Model:
+            return context.adapt(RoleModel(role, request.roles, self._models, asker, self._trace))
+
         return Rollout(
             input=given,
             model=context.adapt(model),
@@ -287,6 +296,7 @@ class _Job:
             usage=ModelUsage(self._usage),
             delta=_delta(self._said if alone else None),
             note=note,
+            _in_role=in_role,
             _trace=self._trace,
         )
 
@@ -343,7 +353,9 @@ async def open_runner(
     async with AsyncExitStack() as stack:
         if models is None:
             models = await stack.enter_async_context(open_models())
-        backend = await stack.enter_async_context(open_backend(env.backend, threads=threads))
+        backend = await stack.enter_async_context(
+            open_backend(env.backend, threads=threads, mixed=env.mixed)
+        )
         runner = Runner(env, backend, models)
         await runner._hook("setup")
         try:

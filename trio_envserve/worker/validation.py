@@ -72,6 +72,7 @@ class Wanted:
     seed: int
     model: str
     model_name: str = ""
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
     inputs: list[Any] | None = None
     """Inputs to use instead of the environment's own."""
     cancel_s: float = 5.0
@@ -334,7 +335,7 @@ class Validation:
     def _request(self, given: Any, model: str = "") -> RolloutRequest:
         return RolloutRequest(
             kind="rollout", input=given, endpoint=model or self._model,
-            model_name=self._wanted.model_name,
+            model_name=self._wanted.model_name, roles=self._wanted.roles,
         )  # fmt: skip
 
     async def _watch_loop(self, task_status: trio.TaskStatus[None]) -> None:

@@ -120,6 +120,10 @@ _OPTIONS: Final[Mapping[str, BodyField]] = {
     ),
     "model_name": BodyField({"type": "string", "default": ""}, "The name of the model there."),
     "sampling_args": BodyField({"type": ["object", "null"]}, "What the model is asked with."),
+    "roles": BodyField(
+        {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        "Endpoints of further models, by the roles in which the environment asks them.",
+    ),
     "max_retries": BodyField(
         {"type": "integer", "minimum": 0, "default": 0},
         "How often the worker repeats a rollout that failed, inside the one execution.",
