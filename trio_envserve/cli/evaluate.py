@@ -57,8 +57,16 @@ from ..evals.files import (
 )
 from ..evals.inputs import Slice, read_inputs
 from ..evals.plain import headline, plain_line
-from ..evals.records import Name, RolloutResult, digest, run_digest, usage_words
-from ..evals.run import Evaluation, EvaluationPlan, RunKeys, check, check_name, is_told
+from ..evals.records import Name, RolloutResult, run_digest, usage_words
+from ..evals.run import (
+    Evaluation,
+    EvaluationPlan,
+    RunKeys,
+    StoredPlan,
+    check,
+    check_name,
+    is_told,
+)
 from ..evals.statistics import bar, histogram, sparkline
 from ..evals.tally import PERCENTILES, ResultsTally, retries
 from ..host.interpreters import find_interpreter, own_folders
@@ -796,7 +804,7 @@ class Output:
 
     def missing(
         self,
-        plan: EvaluationPlan,
+        plan: EvaluationPlan | StoredPlan,
         tally: ResultsTally,
         *,
         retry_errors: bool,
@@ -805,16 +813,18 @@ class Output:
         """The rollouts that are still to be asked for; what is there is counted.
         ``ask_again``: also those of which the server did not say what became, since it knows.
         Raises ConfigError if the file has results of other inputs."""
-        for index in range(plan.first, plan.first + len(plan.inputs)):
+        for index in plan.indexes():
             known = self._found.inputs.get(index)
-            if known is not None and known != digest(plan.input((index, 0))):
+            if known is not None and known != plan.digest(index):
                 raise ConfigError(
                     f"{self._path} exists, with another input number {index}; move it away or "
                     "name another file"
                 )
         counted = {one.name: one for one in self._found.results}
         names = [
-            name for name in plan.names() if _to_run(counted.get(name), retry_errors, ask_again)
+            name
+            for name in plan.names()
+            if _to_run(counted.get(name), retry_errors and plan.may_run(name), ask_again)
         ]
         if plan.grouped:
             indexes = {index for index, _ in names}
@@ -899,14 +909,14 @@ async def _waits(client: Client) -> str:
     return next((f"{row.note[WAITS]}" for row in page.running if row.note.get(WAITS)), "")
 
 
-def progress_line(evaluation: Evaluation, waits: str = "") -> str:
+def progress_line(evaluation: Evaluation, waits: str = "", verb: str = "eval") -> str:
     """How far it is, and what its oldest rollout waits for, on one line."""
     how_far, tally = evaluation.progress, evaluation.tally
     mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
     reward = "" if mean is None else f", mean reward {mean:.4g}"
     left = "" if how_far.ended_s or not how_far.left_s else f", {clock(how_far.left_s)} left"
     return (
-        f"eval: {how_far.done}/{how_far.total} done, {tally.errors} errors{reward}, "
+        f"{verb}: {how_far.done}/{how_far.total} done, {tally.errors} errors{reward}, "
         f"{how_far.rate:.1f}/s, {how_far.seconds:.1f} s{left}"
         f"{plain_line(f'; waits {waits}') if waits else ''}"
     )

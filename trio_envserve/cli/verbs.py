@@ -62,6 +62,7 @@ VERBS: dict[str, Verb | dict[str, Verb]] = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "show": Verb("results", "show", "Page through the rollouts in a file of results."),
+    "rescore": Verb("rescore", "rescore", "Score the rollouts in a file of results anew."),
     "compare": Verb("results", "compare_files", "Compare two files of results, input by input."),
     "report": Verb("results", "report", "Make a page of a file of results, for a browser."),
     "status": Verb("status", "status", "Show what a server is doing, and where a rollout stands."),
@@ -96,7 +97,7 @@ OTHER_WORDS: dict[str, tuple[str, ...]] = {
     "delete": ("key forget",), "rm": ("key forget",), "new": ("init",), "create": ("init",),
     "diff": ("compare",), "view": ("show", "report"), "html": ("report",),
     "wait": ("key attach",), "proxy": ("serve --door-only",), "http": ("serve --http",),
-    "evaluate": ("eval",), "ls": ("list",),
+    "evaluate": ("eval",), "score": ("rescore",), "judge": ("rescore",), "ls": ("list",),
 }  # fmt: skip
 """Verbs that others call so, with ours."""
 

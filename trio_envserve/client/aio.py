@@ -64,7 +64,7 @@ class AsyncioClient:
         return Outcome.members(whole)
 
     async def outcome(
-        self, input: Any, *, kind: Literal["rollout", "group"] = "rollout",
+        self, input: Any, *, kind: Literal["rollout", "group", "rescore"] = "rollout",
         **options: Unpack[CallOptions],
     ) -> Outcome:  # fmt: skip
         """See :meth:`Client.outcome`."""

@@ -16,7 +16,7 @@ from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody, quick
 from ..core.values import encode_to_send
-from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members
+from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members, check_stored
 
 
 class CallOptions(TypedDict, total=False):
@@ -150,6 +150,8 @@ def checked(
     if kind == "group":
         check_members(input)
         input = list(input)
+    elif kind == "rescore":
+        check_stored(input)
     name = None if key is None else key_name(key, namespace)
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
     if not on_terms and traceparent is None and execution_s is None:
@@ -173,8 +175,9 @@ def _request(
     max_retries: int, columns: Any, roles: Mapping[str, str] | None,
 ) -> Mapping[str, Any]:  # fmt: skip
     """The body of these options, without an input."""
+    any_input: Any = {"input": None, "value": None} if kind == "rescore" else (None,)
     request = RolloutRequest(
-        kind=kind, input=(None,), endpoint=model, model_name=model_name,
+        kind=kind, input=any_input, endpoint=model, model_name=model_name,
         sampling_args={} if sampling_args is None else sampling_args, max_retries=max_retries,
         state_columns=columns, roles=roles or NO_ROLES,
     )  # fmt: skip

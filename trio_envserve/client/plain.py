@@ -103,7 +103,7 @@ class PlainClient:
         return Outcome.members(self.outcome(list(inputs), kind="group", **options))
 
     def outcome(
-        self, input: Any, *, kind: Literal["rollout", "group"] = "rollout",
+        self, input: Any, *, kind: Literal["rollout", "group", "rescore"] = "rollout",
         **options: Unpack[CallOptions],
     ) -> Outcome:  # fmt: skip
         """See :meth:`Client.outcome`."""

@@ -146,7 +146,7 @@ class Client:
         return Outcome.members(whole)
 
     async def outcome(
-        self, input: Any, *, kind: Literal["rollout", "group"] = "rollout",
+        self, input: Any, *, kind: Literal["rollout", "group", "rescore"] = "rollout",
         model: str = "oracle", model_name: str = "",
         sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
         state_columns: Sequence[str] = (), rerun: bool | None = None,
@@ -156,7 +156,9 @@ class Client:
         roles: Mapping[str, str] | None = None,
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
-        is returned, with worker, duration and executions as far as known."""
+        is returned, with worker, duration and executions as far as known.  With the kind
+        ``rescore`` the input is ``{"input": ..., "value": ...}``, those of an earlier rollout, and
+        the value is scored anew."""
         asked = checked(
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,

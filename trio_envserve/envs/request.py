@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 The body is a plain encodable mapping, opaque to the router.  Its shape::
 
-    {"kind": "rollout" | "group",
-     "input": any value; for a group a list, one item for each member,
+    {"kind": "rollout" | "group" | "rescore",
+     "input": any value; for a group a list, one item for each member; to rescore the result of
+              a rollout {"input": any value, "value": any value},
      "model": {"endpoint": str, "name": str},
      "sampling_args": {str: any value},
      "max_retries": int >= 0,
@@ -29,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ConfigError, ProtocolError
 
-Kind: TypeAlias = Literal["rollout", "group"]
+Kind: TypeAlias = Literal["rollout", "group", "rescore"]
 
 _FIELDS = dict.fromkeys(("kind", "input", "model", "sampling_args", "max_retries", "state_columns"))
 _OPTIONAL = frozenset({"roles"})
@@ -46,7 +47,8 @@ _STR = frozenset({str})
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRequest:
-    """One rollout, or a group of them, to be run with one model.
+    """One rollout, or a group of them, to be run with one model; or the stored result of a rollout,
+    to be scored anew.
 
     Raises :class:`ConfigError` if a field is wrong.
     """
@@ -65,8 +67,10 @@ class RolloutRequest:
         kind, endpoint = self.kind, self.endpoint
         if kind == "group":
             check_members(self.input)
+        elif kind == "rescore":
+            check_stored(self.input)
         elif kind != "rollout":
-            raise _wrong("kind", "'rollout' or 'group'", kind)
+            raise _wrong("kind", "'rollout', 'group' or 'rescore'", kind)
         if not endpoint:
             raise _wrong("model.endpoint", "a string that is not empty", endpoint)
         if not isinstance(endpoint, str):
@@ -118,6 +122,12 @@ def check_members(inputs: object) -> None:
     """Raise :class:`ConfigError` unless a group can have these inputs."""
     if not (isinstance(inputs, (list, tuple)) and inputs):
         raise _wrong("input", "a list with an input for each member", inputs)
+
+
+def check_stored(stored: object) -> None:
+    """Raise :class:`ConfigError` unless this is the input of a rollout and its result."""
+    if not (isinstance(stored, _MAPPING) and stored.keys() == {"input", "value"}):
+        raise _wrong("input", "a mapping with the fields input and value", stored)
 
 
 def check_roles(roles: object) -> None:

@@ -248,6 +248,16 @@ def _record(
         raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
 
 
+def is_cut_off(path: str) -> bool:
+    """Whether the last line of a file is not whole, so that nobody reads it."""
+    if is_table(path):
+        return False
+    with _told(path), open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"\n", b"")
+
+
 def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]:
     """The record of an entry; nothing before it is read again.  Raises ConfigError."""
     index, repeat = entry.result.name

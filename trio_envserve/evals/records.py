@@ -179,6 +179,8 @@ class RolloutResult:
     """The endpoint of the model that was asked."""
     run: Text = ""
     """A digest of everything that decides what rollouts are asked."""
+    rescored_from: Number = None
+    """The reward before `rescore` scored the rollout anew, if it had one."""
 
     @property
     def name(self) -> Name:
@@ -224,6 +226,16 @@ def result_of(index: int, repeat: int, outcome: Outcome, **about: Any) -> Rollou
         usage=usage_of(outcome.value), failure=_failure(outcome), worker=outcome.worker,
         duration_s=outcome.duration_s, took_s=outcome.took_s, executions=outcome.executions,
         **about,
+    )  # fmt: skip
+
+
+def rescored_result(stored: RolloutResult, outcome: Outcome, run: str) -> RolloutResult:
+    """A stored result with what came of scoring it anew.  Its worker and times are those of the
+    rollout."""
+    reward, bad, metrics = scores_of(outcome.value)
+    return dataclasses.replace(
+        stored, reward=reward, bad_reward=bad, metrics=metrics, usage=usage_of(outcome.value),
+        failure=_failure(outcome), rescored_from=stored.reward, run=run,
     )  # fmt: skip
 
 
@@ -319,8 +331,9 @@ def _failure(outcome: Outcome) -> RolloutFailure | None:
 def record_of(result: RolloutResult, input: Any, value: Any) -> dict[str, Any]:
     """The record of a rollout; its input and value are not JSON yet."""
     record = {name: _written(getattr(result, kept)) for name, (kept, _) in FIELDS.items()}
-    if not result.bad_reward:
-        del record["bad_reward"]
+    for name in ("bad_reward", "rescored_from"):
+        if not record[name] and record[name] != 0:
+            del record[name]
     return {**record, "input": input, "value": value}
 
 

@@ -1,4 +1,4 @@
-"""Running an evaluation: asking, writing down, counting.
+"""Running an evaluation: asking, writing down, counting.  So is a file of results scored anew.
 
 Theory of operation
 -------------------
@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Unpack, final
 
@@ -42,8 +42,17 @@ from ..core.errors import (
     ServerLost,
     UnknownKey,
 )
-from .files import NotWritten, ResultsFile
-from .records import Name, RolloutResult, record_of, result_of
+from ..json_values import restored
+from .files import Entry, NotWritten, ResultsFile, record_at
+from .records import (
+    Name,
+    RolloutResult,
+    digest,
+    record_of,
+    rescored_result,
+    result_from,
+    result_of,
+)
 from .tally import ResultsTally
 
 MOST_NAME_BYTES = 200
@@ -129,13 +138,68 @@ class EvaluationPlan:
         """Number of rollouts."""
         return len(self.inputs) * self.repeat
 
+    def indexes(self) -> Iterable[int]:
+        """The indexes of all inputs."""
+        return range(self.first, self.first + len(self.inputs))
+
+    def may_run(self, name: Name) -> bool:
+        """Whether a rollout that is there, and failed, may run again."""
+        return True
+
+    def digest(self, index: int) -> str:
+        """The digest of an input."""
+        return digest(self.input((index, 0)))
+
+
+@final
+class StoredPlan:
+    """The rollouts of a file, which are to be scored anew."""
+
+    grouped = False
+
+    def __init__(self, path: str, entries: Iterable[Entry]) -> None:
+        self._path = path
+        self._entries = {each.result.name: each for each in entries}
+        self._digests = {index: each.input for (index, _), each in self._entries.items()}
+
+    def names(self) -> Iterator[Name]:
+        """The names of all rollouts, in the order of the file's inputs."""
+        return iter(self._entries)
+
+    @property
+    def rollouts(self) -> int:
+        """Number of rollouts."""
+        return len(self._entries)
+
+    def indexes(self) -> Iterable[int]:
+        """The indexes of all inputs."""
+        return self._digests
+
+    def digest(self, index: int) -> str:
+        """The digest of an input."""
+        return self._digests[index]
+
+    def may_run(self, name: Name) -> bool:
+        """Whether a rollout can be scored: one that has failed has nothing to be scored."""
+        return self.result(name).failure is None
+
+    def result(self, name: Name) -> RolloutResult:
+        """The stored result of a rollout, without its traceback."""
+        return self._entries[name].result
+
+    def read(self, name: Name) -> tuple[RolloutResult, Any, Any]:
+        """The stored result of a rollout, its input and its value.  Raises ConfigError if the file
+        has changed."""
+        record = record_at(self._path, self._entries[name], check)
+        return result_from(record), restored(record.get("input")), restored(record.get("value"))
+
 
 class Came(NamedTuple):
-    """An outcome as it was taken, and the rollout that it is of."""
+    """A result as it was taken, and what is written beside it."""
 
-    name: Name
+    result: RolloutResult
     input: Any
-    outcome: Outcome
+    value: Any
 
 
 @dataclasses.dataclass(slots=True)
@@ -169,9 +233,9 @@ class Evaluation:
     """One evaluation: its plan, its file and its figures."""
 
     def __init__(
-        self, plan: EvaluationPlan, tally: ResultsTally, *, file: ResultsFile | None = None,
-        environment: str = "", model: str = "", run: str = "", most_errors: int | None = None,
-        keys: RunKeys | None = None,
+        self, plan: EvaluationPlan | StoredPlan, tally: ResultsTally, *,
+        file: ResultsFile | None = None, environment: str = "", model: str = "", run: str = "",
+        most_errors: int | None = None, keys: RunKeys | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.tally = tally
@@ -190,7 +254,7 @@ class Evaluation:
         self._about: dict[str, Any] = {"environment": environment, "model": model, "run": run}
         self._most_errors = most_errors
         self._errors = 0
-        self._taken: deque[tuple[Came, RolloutResult]] = deque()
+        self._taken: deque[Came] = deque()
         self._wake = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
         self._all_taken = False
@@ -205,10 +269,13 @@ class Evaluation:
             async with trio.open_nursery() as nursery:
                 self._whole = nursery.cancel_scope
                 nursery.start_soon(self._keep_writing)
-                if self.plan.grouped:
-                    await self._ask_groups(client, names, in_flight, options)
+                plan = self.plan
+                if isinstance(plan, StoredPlan):
+                    await self._rescore(client, plan, names, in_flight, options)
+                elif plan.grouped:
+                    await self._ask_groups(client, plan, names, in_flight, options)
                 else:
-                    await self._ask_rollouts(client, names, in_flight, options)
+                    await self._ask_rollouts(client, plan, names, in_flight, options)
                 self._all_taken = True
                 self._wake.unpark_all()
         finally:
@@ -218,31 +285,34 @@ class Evaluation:
             self._count_rest()
 
     async def _ask_rollouts(
-        self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
-    ) -> None:
-        async with self._many(client, names, in_flight, options) as outcomes:
+        self, client: Client, plan: EvaluationPlan, names: Sequence[Name], in_flight: int,
+        options: CallOptions,
+    ) -> None:  # fmt: skip
+        inputs = map(plan.input, names)
+        async with self._many(client, names, inputs, in_flight, options) as outcomes:
             async for number, outcome in outcomes:
-                self._take(Came(names[number], self.plan.input(names[number]), outcome))
+                self._take(names[number], plan.input(names[number]), outcome)
                 await self._until_room()
 
     def _many(
-        self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
-    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, Outcome]]]:
-        inputs = map(self.plan.input, names)
+        self, client: Client, names: Sequence[Name], inputs: Iterable[Any], in_flight: int,
+        options: CallOptions,
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
         if self._keys is None:
             return client.run_many(inputs, in_flight=in_flight, **options)
         parts = zip(map(self._keys.rollout, names), inputs, strict=True)
         return run_parts(client, parts, in_flight, **_with_key(options, self._keys.name))
 
     async def _ask_groups(
-        self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
-    ) -> None:
+        self, client: Client, plan: EvaluationPlan, names: Sequence[Name], in_flight: int,
+        options: CallOptions,
+    ) -> None:  # fmt: skip
         """A request for each input.  A group runs whole, also if only a part is asked for."""
-        count, keys = self.plan.repeat, self._keys
+        count, keys = plan.repeat, self._keys
         limiter = trio.CapacityLimiter(max(1, in_flight // count))
 
         async def ask(index: int) -> None:
-            input = self.plan.input((index, 0))
+            input = plan.input((index, 0))
             named = options
             if keys is not None:
                 named = _with_key(options, f"{keys.name}/{keys.group(index, count)}")
@@ -251,7 +321,7 @@ class Evaluation:
             finally:
                 limiter.release_on_behalf_of(index)
             for repeat, outcome in enumerate(_members(whole, count)):
-                self._take(Came((index, repeat), input, outcome))
+                self._take((index, repeat), input, outcome)
 
         async with trio.open_nursery() as asking:
             for index in sorted({index for index, _ in names}):
@@ -259,18 +329,46 @@ class Evaluation:
                 await self._until_room()
                 asking.start_soon(ask, index)
 
+    async def _rescore(
+        self, client: Client, plan: StoredPlan, names: Sequence[Name], in_flight: int,
+        options: CallOptions,
+    ) -> None:  # fmt: skip
+        """A request for each rollout that has a value; a failed one stays as it is."""
+        limiter, run = trio.CapacityLimiter(in_flight), self._about["run"]
+
+        async def ask(name: Name) -> None:
+            try:
+                stored, input, value = await trio.to_thread.run_sync(plan.read, name)
+                if not plan.may_run(name):
+                    self._keep(Came(dataclasses.replace(stored, run=run), input, value))
+                    return
+                asked = {"input": input, "value": value}
+                outcome = await client.outcome(asked, kind="rescore", **options)
+            finally:
+                limiter.release_on_behalf_of(name)
+            self._keep(Came(rescored_result(stored, outcome, run), input, outcome.value))
+
+        async with trio.open_nursery() as asking:
+            for name in names:
+                await limiter.acquire_on_behalf_of(name)
+                await self._until_room()
+                asking.start_soon(ask, name)
+
     async def _until_room(self) -> None:
         while len(self._taken) >= HELD:
             await self._room.park()
 
-    def _take(self, came: Came) -> None:
-        if self._keys is not None and isinstance(came.outcome.error, KeyConflict):
-            self.conflict = came.outcome.error
+    def _take(self, name: Name, input: Any, outcome: Outcome) -> None:
+        if self._keys is not None and isinstance(outcome.error, KeyConflict):
+            self.conflict = outcome.error
             self._whole.cancel()
             return
         ended_s = round(time.time(), 3)
-        result = result_of(*came.name, came.outcome, ended_s=ended_s, **self._about)
-        self._taken.append((came, result))
+        result = result_of(*name, outcome, ended_s=ended_s, **self._about)
+        self._keep(Came(result, input, outcome.value))
+
+    def _keep(self, came: Came) -> None:
+        self._taken.append(came)
         self._wake.unpark_all()
 
     async def _keep_writing(self) -> None:
@@ -292,7 +390,7 @@ class Evaluation:
     def _count_rest(self) -> None:
         while self._taken:
             self.unwritten += self._file is not None
-            self._count(self._taken.popleft()[1])
+            self._count(self._taken.popleft().result)
 
     async def _write(self) -> None:
         """Write and count what has been taken.  A rollout whose wait a cancel interrupts stays
@@ -302,10 +400,10 @@ class Evaluation:
 
         def write() -> None:
             nonlocal written
-            for came, result in batch:
+            for came in batch:
                 check()
                 assert self._file is not None
-                self._file.append(record_of(result, came.input, came.outcome.value), check)
+                self._file.append(record_of(*came), check)
                 written += 1
 
         if self._file is None or self.not_written:
@@ -324,7 +422,7 @@ class Evaluation:
 
     def _counted(self, written: int) -> None:
         for _ in range(written):
-            self._count(self._taken.popleft()[1])
+            self._count(self._taken.popleft().result)
 
     def _count(self, result: RolloutResult) -> None:
         self.progress.done += 1

@@ -35,7 +35,7 @@ from ..envs.interface import EnvironmentUnavailable
 from ..redaction import redacted
 from .tracebacks import has_own_frames, own_frames
 
-Stage: TypeAlias = Literal["rollout", "group", "setup", "teardown"]
+Stage: TypeAlias = Literal["rollout", "group", "rescore", "setup", "teardown"]
 
 MESSAGE_CHARS = 8 * 1024
 """Longest message: some libraries put a whole response into it."""

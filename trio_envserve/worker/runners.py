@@ -5,7 +5,8 @@ Theory of operation
 One :class:`Runner` serves a worker for its whole life.  :meth:`Runner.run` is
 one *execution*: it returns the value to encode, or raises
 
-- :class:`ConfigError` if the model endpoint is unknown.  Nothing ran.
+- :class:`ConfigError` if a model endpoint is unknown, or if a stored result is to be scored and
+  the environment cannot do that.  Nothing ran.
 - :class:`EnvironmentFailure` if the environment failed in the last attempt
   too.  A rollout that failed is repeated up to ``max_retries`` times; the input
   is copied for each attempt, so that none sees what another did to it.
@@ -30,6 +31,7 @@ order of the inputs, of ``{"ok": True, "value": v}`` and
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -40,11 +42,14 @@ import trio
 
 from .. import foreign, tracing
 from ..core.durations import Durations
+from ..core.errors import EnvServeError
 from ..core.limits import ServerLimits
 from ..envs.interface import Rollout, recorded, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
+from ..envs.rescoring import rescored, scorer_of
+from ..envs.rewards import ScorerFailed
 from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
@@ -52,7 +57,7 @@ from ..models.usage import ModelUsage
 from .backends import CodeBackend, open_backend
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import RunContext
-from .roles import RoleModel
+from .roles import NoPolicy, RoleModel
 from .traced import TracedModel
 
 
@@ -78,13 +83,18 @@ class Runner:
         errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         """
-        model, trace = self._models.get(request.endpoint), tracing.NO_TRACE
+        model: Model = self._models.get(request.endpoint)
+        trace = tracing.NO_TRACE
         for role in request.roles:
             self._models.in_role(role, request.roles)
         if traceparent is not None:
             trace = tracing.Trace(traceparent)
             model = TracedModel(model, trace, request.endpoint)
+        scorer = scorer_of(self._env) if request.kind == "rescore" else None
+        model = NoPolicy() if scorer is not None else model
         job = _Job(request, request_id, model, self._models, self.usage, said, noted, trace)
+        if scorer is not None:
+            return await self._attempts(_RescoreCode(scorer, job), here=here)
         if request.kind == "rollout":
             return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
         if self._env.run_group is not None:
@@ -112,7 +122,7 @@ class Runner:
                 nursery.start_soon(run_member, member)
         return records
 
-    async def _attempts(self, code: _RolloutCode | _GroupCode, *, here: bool) -> Any:
+    async def _attempts(self, code: _RolloutCode | _GroupCode | _RescoreCode, *, here: bool) -> Any:
         """Repeat attempts until one returns a value, or ``max_retries`` is used up."""
         while code.attempt <= code.max_retries:
             try:
@@ -169,7 +179,18 @@ def _value(code: _Code, ended: CodeResult) -> Any:
     error = ended.error
     if error is None:
         return ended.value
+    if code.during == "rescore" and foreign.is_exception(error, Exception):
+        error = _of_scorer(error)
     raise EnvironmentFailure(error, attempts=code.attempt, during=code.during) from error
+
+
+def _of_scorer(error: BaseException) -> BaseException:
+    """An error of a scorer: one of this package says itself whose fault it is."""
+    if foreign.is_exception(error, EnvServeError):
+        return error
+    failed = ScorerFailed("rescore()", error)
+    failed.__cause__ = error
+    return failed
 
 
 @final
@@ -230,6 +251,29 @@ class _GroupCode:
 
 
 @final
+class _RescoreCode:
+    """The scorer of a stored result."""
+
+    during: Stage = "rescore"
+
+    def __init__(self, scorer: Callable[[Rollout, Any], Any], job: _Job) -> None:
+        self._scorer = scorer
+        self._job = job
+        self.attempt = 1
+        self.max_retries = job.request.max_retries
+
+    def __call__(self, context: RunContext) -> Any:
+        rollout = self._job.rollout(context, 0, self.attempt)
+        self._value = rollout.input["value"]
+        self._rollout = dataclasses.replace(rollout, input=rollout.input["input"])
+        return self._scorer(self._rollout, self._value)
+
+    def finish(self, value: Any) -> Any:
+        """The stored result with its new reward."""
+        return rescored(self._value, value, self._rollout)
+
+
+@final
 class _HookCode:
     """Setup or teardown."""
 
@@ -267,7 +311,7 @@ class _Job:
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
         """The environment's argument for one attempt."""
         request = self.request
-        alone = request.kind == "rollout"
+        alone = request.kind != "group"
         given = request.input if alone else request.input[member]
         sampling_args = dict(request.sampling_args)
         if attempt <= request.max_retries:  # another attempt may follow

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from ...core.errors import ConfigError, short_type
 from ...pages import assemble, data_text
 from ..comparison import Comparison, as_record
-from ..files import Check, Entry, is_table, nothing, overview, records, replace_file
+from ..files import Check, Entry, is_cut_off, nothing, overview, records, replace_file
 from ..page import Line, body, plain_value
 from ..plain import headline, plain_line
 from ..records import Name, RolloutResult, result_from, usage_words
@@ -145,21 +145,12 @@ def survey(path: str, check: Check = nothing) -> Survey:
         inputs[result.name] = _beginning(record.get("input"))
 
     found = overview(path, check, see)
-    return Survey(path, found.entries, found.about, inputs, _is_cut_off(path))
+    return Survey(path, found.entries, found.about, inputs, is_cut_off(path))
 
 
 def _beginning(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(plain_value(value), ensure_ascii=False)
     return plain_line(text[:_SEEN_CHARS], _INPUT_CHARS)
-
-
-def _is_cut_off(path: str) -> bool:
-    if is_table(path):
-        return False
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in (b"\n", b"")
 
 
 def page_data(found: Survey, *, passed_from: float, most: int | None) -> dict[str, Any]:

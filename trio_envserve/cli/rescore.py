@@ -1,0 +1,340 @@
+"""The verb ``rescore``: scores the rollouts in a file of results anew.
+
+Theory of operation
+-------------------
+This is an evaluation whose inputs are stored rollouts: a server of this command's own runs the
+environment's scorer on each in its workers, at most once, and results are written as they come
+(:mod:`trio_envserve.evals.run`).  A rollout that failed has nothing to be scored, and stays as it
+is.  The file that is read is never written to; the one that is written is continued like any file
+of results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import trio
+
+from ..client import open_client
+from ..core.errors import ConfigError, short_type
+from ..core.limits import ClientLimits
+from ..envs.loading import check_spec, load
+from ..envs.rescoring import scorer_of
+from ..evals.files import is_cut_off, is_table, lines_of, overview
+from ..evals.records import RolloutResult, usage_words
+from ..evals.run import Evaluation, StoredPlan, check
+from ..evals.tally import ResultsTally
+from ..logs import set_title
+from ..models.registry import check_roles
+from ..options import argument, option
+from ..server import open_server
+from ..server.options import completed
+from .at_server import tell_health
+from .common import (
+    NOT_STARTED,
+    OK,
+    ROLLOUT_ERRORS,
+    UNWRITTEN,
+    CommandError,
+    Result,
+    StopRequest,
+    with_traceback,
+)
+from .evaluate import Output, check_reached, progress_line
+from .options import WithEndpoints, level_option, role_option
+from .render import Table, number_of, progress, say
+from .verbs import server_options, verb
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rescore(WithEndpoints):
+    """The options of ``rescore``."""
+
+    file: str = argument("A file of results.")
+    environment: str = argument("What scores them.", metavar="ENV")
+    output: str = option(
+        "", "Write results to this file as they come. It is as of `eval`, with the old reward "
+        "beside the new one, and is continued if it is there. Without this option only the "
+        "summary is printed.", metavar="FILE2", common=True,
+    )  # fmt: skip
+    roles: Mapping[str, str] | None = role_option(common=True)
+    server: Mapping[str, Any] = server_options(
+        "workers", "args", "capacity", "limits", "worker_python", "worker_environ"
+    )
+    retry_errors: bool = option(
+        False, "When a file is continued, score rollouts again whose scorer failed.", common=True
+    )
+    in_flight: int = option(1000, "Most rollouts in flight at a time.", least=1)
+    max_retries: int = option(0, "How often the worker repeats a scorer that failed.", least=0)
+    execution_s: float | None = option(None, "How long one scorer may run.", above=0)
+    log_level: str = level_option("WARNING")
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return dict(self.server.get("args", {}))
+
+    def run(self) -> dict[str, Any]:
+        """The options that decide how rollouts are scored."""
+        return {"rescored_by": self.environment, "args": self.args, "roles": dict(self.roles or {})}
+
+    def check(self) -> None:
+        """Raise ConfigError for options that do not go together."""
+        if not os.path.exists(self.file):
+            raise ConfigError(f"{self.file}: there is no such file of results")
+        if self.retry_errors and not self.output:
+            raise ConfigError("--retry-errors is for a file that is continued: give --output")
+        written = [self.output, lines_of(self.output)] if is_table(self.output) else [self.output]
+        for path in written:
+            if path and path != "-" and os.path.exists(path) and os.path.samefile(path, self.file):
+                raise ConfigError(
+                    f"--output {self.output} would write to the file that is read: name another one"
+                )
+
+
+@verb(
+    Rescore,
+    {
+        NOT_STARTED: "could not start: the environment is broken, or has another name",
+        ROLLOUT_ERRORS: "finished, but some rollouts could not be scored",
+        UNWRITTEN: "results could not be written",
+    },
+    interrupted="interrupted (Ctrl-C, SIGTERM), with the results so far",
+)
+async def rescore(asked: Rescore, stop: StopRequest) -> Result:
+    """Score the rollouts in FILE, which `eval --output` wrote, anew by the scorer of ENV.
+
+    Examples:
+      trio-envserve rescore results.jsonl my_envs.py:Essay --output better.jsonl
+      trio-envserve rescore results.jsonl my_envs.py:Essay --role judge=big --workers 4 --json
+
+    ENV is named as for `serve`, and has a method rescore(rollout, value): it gets the input of a
+    rollout as rollout.input and its result as value, and returns a reward. The model that was
+    measured is not asked; a scorer may ask others in their roles. Rollouts that ended in errors
+    stay as they are. A scorer that fails is an error of its rollout, never a reward of 0.
+
+    FILE stays as it is. FILE2 has for each rollout what FILE has, the new reward, and the old one
+    as rescored_from. After Ctrl-C the same command scores what is missing.
+
+    With --json, the last line of standard output has at least rescored (how many), mean_before,
+    mean_reward (over the same rollouts), changed, errors, failed_before.
+    """
+    asked.check()
+    asked.name_endpoints()
+    if "worker_python" not in asked.server:
+        with with_traceback(asked.environment):
+            check_spec(asked.environment, asked.args)
+    check_roles(asked.roles or {})
+    own = completed(**asked.server)
+    own["worker_logging"] = dataclasses.asdict(asked.logs)
+    asked.start_logging("server")
+    set_title(f"trio-envserve rescore of {asked.file}")
+    stored = await trio.to_thread.run_sync(_read, asked.file)
+    await _check_scorer(asked, stop)
+    state = _State(stored)
+    stop.so_far = lambda: _result(asked, stop, state)
+    async with Output.opened(asked.output, run=asked.run()) as state.output:
+        await check_reached(*(asked.roles or {}).values())
+        await _run(asked, own, stop, state)
+        if not stop.asked.is_set():
+            await state.output.finish()
+    return _result(asked, stop, state)
+
+
+class _Stored(NamedTuple):
+    """A file of results."""
+
+    plan: StoredPlan
+    environments: set[str]
+    """The names of those that have made it."""
+
+
+@dataclasses.dataclass
+class _State:
+    """The results at the end, however it ends."""
+
+    stored: _Stored
+    output: Output = dataclasses.field(default_factory=Output)
+    evaluation: Evaluation | None = None
+    resumed: int = 0
+    served: str = ""
+    """The environment by the server's own word."""
+
+    def first_traceback(self, kind: str) -> str:
+        """The first traceback of the environment's; others are this package's."""
+        if self.evaluation is None or kind != "RolloutFailed":
+            return ""
+        return self.evaluation.tally.first_tracebacks.get(kind, "")
+
+
+def _read(path: str) -> _Stored:
+    """Read a file for the first time.  Runs in a thread.  Raises ConfigError."""
+    environments: set[str] = set()
+    found = overview(path, check, lambda result, record: environments.add(result.environment))
+    if is_cut_off(path):
+        say(f"{path}: the last line is not whole, and is left out")
+    return _Stored(StoredPlan(path, found.entries), environments - {""})
+
+
+async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
+    """Raise ConfigError if the environment has no scorer; under another Python its workers say
+    so."""
+    if "worker_python" in asked.server:
+        return
+
+    def look() -> None:
+        with with_traceback(asked.environment):
+            scorer_of(load(asked.environment, asked.args))
+
+    try:
+        # Not waited for after a signal: importing an environment may take long.
+        await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+    except trio.Cancelled:
+        stop.left_behind = True
+        raise
+
+
+async def _run(asked: Rescore, own: dict[str, Any], stop: StopRequest, state: _State) -> None:
+    plan, tally = state.stored.plan, ResultsTally()
+    async with open_server(asked.environment, **own) as server:
+        stop.kill = server.kill
+        async with open_client(server.address, name="rescore", limits=ClientLimits()) as client:
+            await server.wait_ready()
+            state.served = (await client.stats()).environment
+            _check_environment(asked, state)
+            names = state.output.missing(plan, tally, retry_errors=asked.retry_errors)
+            state.resumed = len(tally.found)
+            if state.resumed:
+                say(f"{asked.output} has {state.resumed} of {plan.rollouts} results; "
+                    "the rest is scored")  # fmt: skip
+            state.evaluation = evaluation = Evaluation(
+                plan, tally, file=state.output.file, environment=state.served, run=state.output.run
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tell_health, client, ClientLimits().recovery_s)
+                async with progress(
+                    lambda: progress_line(evaluation, verb="rescore"),
+                    lambda: evaluation.progress.done / max(evaluation.progress.total, 1),
+                ):
+                    await evaluation.run(
+                        client, names, asked.in_flight, roles=asked.roles,
+                        max_retries=asked.max_retries, execution_s=asked.execution_s,
+                    )  # fmt: skip
+                nursery.cancel_scope.cancel()
+            say(progress_line(evaluation, verb="rescore"))
+
+
+def _check_environment(asked: Rescore, state: _State) -> None:
+    """CommandError if rollouts of another environment are in the file."""
+    others = state.stored.environments - {state.served}
+    if others:
+        raise CommandError(
+            f"{asked.file} has rollouts of {', '.join(sorted(others))}, and {asked.environment} is "
+            f"{state.served}: nothing was scored. Name the environment that made them; if this one "
+            f"is to score them, give it the name: name = {min(others)!r}", NOT_STARTED,
+        )  # fmt: skip
+
+
+# -- its summary -------------------------------------------------------------------------
+
+
+def _result(asked: Rescore, stop: StopRequest, state: _State) -> Result:
+    plan, evaluation = state.stored.plan, state.evaluation
+    tally = ResultsTally() if evaluation is None else evaluation.tally
+    problem = state.output.problem or (evaluation and evaluation.not_written)
+    now = [one for one in tally.found.values() if plan.may_run(one.name)]
+    summary = {
+        **_compared(plan, [one for one in now if one.failure is None]),
+        "rollouts": plan.rollouts,
+        "failed_before": len(tally.found) - len(now),
+        "errors": sum(one.failure is not None for one in now),
+        "resumed": state.resumed,
+        "seconds": 0.0 if evaluation is None else round(evaluation.progress.seconds, 3),
+        "interrupted": stop.asked.is_set(),
+        "unwritten": 0 if evaluation is None else evaluation.unwritten,
+        "write_error": None if problem is None else str(problem),
+        "environment": state.served or asked.environment,
+        "spec": asked.environment,
+        "roles": dict(asked.roles or {}),
+        "file": asked.file,
+        "output": asked.output or None,
+    }
+    _say_what_stands_out(asked, stop, state, now, summary)
+    code = ROLLOUT_ERRORS if summary["errors"] else OK
+    if stop.asked.is_set():
+        code = stop.interrupted_code
+    elif summary["write_error"]:
+        code = UNWRITTEN
+    return Result(code, summary, [_table(summary)])
+
+
+def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
+    """Rewards before and now, of the rollouts that were scored."""
+    before, now = ResultsTally(), ResultsTally()
+    higher = lower = others = 0
+    for one in scored:
+        old = plan.result(one.name)
+        before.add(old)
+        now.add(one)
+        if one.score is None or old.score is None:
+            others += one.score is not old.score
+        else:
+            higher += one.score > old.score
+            lower += one.score < old.score
+    figures = now.summary()
+    return {
+        "rescored": len(scored),
+        "mean_before": before.summary()["mean_reward"],
+        "mean_reward": figures["mean_reward"],
+        "changed": higher + lower + others,
+        "higher": higher,
+        "lower": lower,
+        "rewards_left_out": figures["rewards_left_out"],
+        "usage": {name: n for name, n in figures["usage"].items() if "." in name},
+    }
+
+
+def _say_what_stands_out(
+    asked: Rescore, stop: StopRequest, state: _State, now: list[RolloutResult],
+    summary: Mapping[str, Any],
+) -> None:  # fmt: skip
+    total = state.stored.plan.rollouts
+    if stop.asked.is_set():
+        say(f"interrupted by {stop.why}: {len(now) + summary['failed_before']} of {total} rollouts "
+            "are done")  # fmt: skip
+    if summary["write_error"]:
+        say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
+    if (stop.asked.is_set() or summary["write_error"]) and (kept := state.output.kept):
+        say(f"the results are in {kept}; the same command goes on from there")
+    if summary["failed_before"]:
+        say(f"{summary['failed_before']} of {total} rollouts ended in errors before, and stay so")
+    failures = [one.failure for one in now if one.failure is not None]
+    if failures:
+        first = failures[0]
+        raised = f"{short_type(first.type)}: " if first.type else ""
+        say(f"{len(failures)} of {total} rollouts could not be scored; the first {first.kind}: "
+            f"{raised}{first.message} ({first.verdict})")  # fmt: skip
+        traceback = state.first_traceback(first.kind)
+        if traceback:
+            say(f"its traceback:\n{traceback.rstrip()}")
+        if asked.output:
+            say("--retry-errors with the same command scores them again")
+
+
+def _table(summary: Mapping[str, Any]) -> Table:
+    rows = [
+        ("rollouts", str(summary["rollouts"])),
+        ("scored anew", str(summary["rescored"])),
+        ("could not be scored", str(summary["errors"])),
+        ("ended in errors before", str(summary["failed_before"])),
+        ("mean reward before", number_of(summary["mean_before"])),
+        ("mean reward", number_of(summary["mean_reward"])),
+        ("rewards that changed", f"{summary['changed']} ({summary['higher']} higher, "
+         f"{summary['lower']} lower)"),
+        *((usage_words(name), f"{n:,}") for name, n in summary["usage"].items() if n),
+        ("seconds", f"{summary['seconds']:.2f}"),
+    ]  # fmt: skip
+    return Table(f"{summary['file']}, scored anew by {summary['environment']}", (), rows)
