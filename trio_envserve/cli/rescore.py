@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import trio
 
+from .. import foreign
 from ..client import open_client
-from ..core.errors import ConfigError, short_type
+from ..core.errors import ConfigError, ServerNotClosed, short_type
 from ..core.limits import ClientLimits
 from ..envs.loading import check_spec, load
 from ..envs.rescoring import scorer_of
@@ -34,6 +35,7 @@ from ..server import open_server
 from ..server.options import completed
 from .at_server import tell_health
 from .common import (
+    AT_ONCE,
     NOT_STARTED,
     OK,
     ROLLOUT_ERRORS,
@@ -98,6 +100,7 @@ class Rescore(WithEndpoints):
 @verb(
     Rescore,
     {
+        AT_ONCE: "stopped at once by a second signal",
         NOT_STARTED: "could not start: the environment is broken, or has another name",
         ROLLOUT_ERRORS: "finished, but some rollouts could not be scored",
         UNWRITTEN: "results could not be written",
@@ -138,10 +141,20 @@ async def rescore(asked: Rescore, stop: StopRequest) -> Result:
     stop.so_far = lambda: _result(asked, stop, state)
     async with Output.opened(asked.output, run=asked.run()) as state.output:
         await check_reached(*(asked.roles or {}).values())
-        await _run(asked, own, stop, state)
+        try:
+            await _run(asked, own, stop, state)
+        except* ServerNotClosed as problem:
+            # It has closed as far as it can, and the results are here.
+            stop.not_closed = next(_not_closed(problem))
         if not stop.asked.is_set():
             await state.output.finish()
     return _result(asked, stop, state)
+
+
+def _not_closed(group: BaseException) -> Iterator[ServerNotClosed]:
+    for each in foreign.leaves(group):
+        if isinstance(each, ServerNotClosed):
+            yield each
 
 
 class _Stored(NamedTuple):
@@ -266,6 +279,8 @@ def _result(asked: Rescore, stop: StopRequest, state: _State) -> Result:
     code = ROLLOUT_ERRORS if summary["errors"] else OK
     if stop.asked.is_set():
         code = stop.interrupted_code
+    elif stop.not_closed is not None:
+        code = AT_ONCE
     elif summary["write_error"]:
         code = UNWRITTEN
     return Result(code, summary, [_table(summary)])

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import ConfigError, EnvServeError
+from ..core.errors import ConfigError
 from .interface import Rollout
 from .loading import LoadedEnvironment
 from .rewards import REWARD, number_of, numbers_of, reward_of_named
@@ -26,7 +26,7 @@ _SCORES = ("reward", "rewards", "no_reward")
 """Fields that a scorer has made."""
 
 
-class NoScore(EnvServeError):
+class NoScore(Exception):
     """A scorer returned what is no reward."""
 
     code = "scorer-failed"

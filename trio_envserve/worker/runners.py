@@ -48,7 +48,7 @@ from ..envs.interface import Rollout, recorded, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
-from ..envs.rescoring import rescored, scorer_of
+from ..envs.rescoring import NoScore, rescored, scorer_of
 from ..envs.rewards import ScorerFailed
 from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
@@ -186,7 +186,7 @@ def _value(code: _Code, ended: CodeResult) -> Any:
 
 def _of_scorer(error: BaseException) -> BaseException:
     """An error of a scorer: one of this package says itself whose fault it is."""
-    if foreign.is_exception(error, EnvServeError):
+    if foreign.is_exception(error, EnvServeError) or foreign.is_exception(error, NoScore):
         return error
     failed = ScorerFailed("rescore()", error)
     failed.__cause__ = error

@@ -1,0 +1,300 @@
+"""The verb ``rescore``, run as people run it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import LIMITED, ROOT, Finished, command, forked, lines, run, until
+from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
+
+pytestmark = pytest.mark.real
+
+ESSAYS = """
+import pathlib, trio
+
+class Essay:
+    name = "essay"
+
+    def inputs(self, n, seed):
+        return [{"topic": f"topic {i}", "n": i} for i in range(n)]
+
+    async def run_rollout(self, rollout):
+        with open("asked", "a") as log: log.write("x")
+        if rollout.input["n"] == 3:
+            raise ValueError("no essay about this")
+        answer = await rollout.ask([{"role": "user", "content": rollout.input["topic"]}],
+                                   reference="word " * rollout.input["n"])
+        return {"reward": 0.0, "completion": [answer.message]}
+
+class Length(Essay):
+    async def rescore(self, rollout, value):
+        with open("scored", "a") as log: log.write(f"{rollout.input['n']}\\n")
+        while pathlib.Path("held").exists() and rollout.input["n"] % 2:
+            await trio.sleep(0.01)
+        return len(value["completion"][-1]["content"].split()) / 10
+
+class Judged(Essay):
+    async def rescore(self, rollout, value):
+        text = value["completion"][-1]["content"]
+        mark = await rollout.ask([{"role": "user", "content": text}], endpoint="judge")
+        return float(mark.text)
+
+class Other(Length):
+    name = "other"
+
+class Words:
+    name = "words"
+    rollout = None
+
+    @staticmethod
+    def inputs(n, seed):
+        return [{"prompt": f"Say {i}."} for i in range(n)]
+
+    def reset(self):
+        pass
+
+    def oracle(self):
+        return ["said"]
+
+    def next_message(self, text):
+        self.text = text
+
+    def get_reward(self):
+        judge = [{"role": "user", "content": self.text}]
+        return float(self.rollout.ask_sync(judge, reference="0.5", endpoint="judge").text)
+
+    def rescore(self, rollout, value):
+        self.text = value["completion"][-1]["content"]
+        return self.get_reward()
+"""
+
+
+async def evaluated(folder: Path, *more: str) -> dict[tuple[int, int], dict[str, Any]]:
+    """Run an evaluation of essays, two of whose rollouts end in errors."""
+    (folder / "essays.py").write_text(ESSAYS)
+    asked = ("eval", "essays:Essay", "-n", "6", "--repeat", "2", "--output", "a.jsonl", *more)
+    done = await run(folder, *asked, "--workers", "0", "--json")
+    assert (done.code, done.last["errors"]) == (4, 2), done.err
+    return by_name(folder / "a.jsonl")
+
+
+async def rescored(folder: Path, environment: str, *more: str, file: str = "a.jsonl") -> Finished:
+    return await run(folder, "rescore", file, f"essays:{environment}", *more, "--json")
+
+
+def by_name(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
+    return {(one["index"], one["repeat"]): one for one in lines(path)}
+
+
+def without(record: dict[str, Any], *fields: str) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in fields}
+
+
+SCORED = ("reward", "rescored_from", "run", "value")
+
+
+async def test_rewards_are_new_and_everything_else_is_as_it_was(tmp_path: Path):
+    before = await evaluated(tmp_path)
+    file, asked = (tmp_path / "a.jsonl").read_bytes(), (tmp_path / "asked").read_text()
+    done = await rescored(tmp_path, "Length", "--output", "b.jsonl", "--workers", "2")
+    assert done.code == 0, done.err
+    assert (tmp_path / "a.jsonl").read_bytes() == file
+    assert (tmp_path / "asked").read_text() == asked
+    after = by_name(tmp_path / "b.jsonl")
+    assert after.keys() == before.keys()
+    for name, old in before.items():
+        new = after[name]
+        assert without(new, *SCORED) == without(old, *SCORED)
+        if old["error"] is None:
+            assert (new["reward"], new["rescored_from"]) == (name[0] / 10, 0.0)
+            assert without(new["value"], "reward") == without(old["value"], "reward")
+        else:
+            assert new["value"] is None
+            assert "rescored_from" not in new
+    figures = {name: done.last[name] for name in ("rescored", "failed_before", "errors", "changed")}
+    assert figures == {"rescored": 10, "failed_before": 2, "errors": 0, "changed": 8}
+    assert (done.last["mean_before"], done.last["mean_reward"]) == (0.0, 0.24)
+    assert sorted((tmp_path / "scored").read_text().split()) == sorted(
+        "001122445 5".replace(" ", "")
+    )
+    shown = await run(tmp_path, "show", "b.jsonl", "--best", "--number", "1", "--json")
+    assert shown.last["rollout"]["rescored_from"] == 0.0
+
+
+async def test_same_command_goes_on_and_scores_nothing_twice(tmp_path: Path):
+    await evaluated(tmp_path)
+    (tmp_path / "held").write_text("")
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", "--json")
+    async with forked(tmp_path, *asked) as running:
+        await until(lambda: (tmp_path / "b.jsonl").exists() and len(lines_so_far(tmp_path)) == 8)
+        running.signal(signal.SIGINT)
+        stopped = await running.wait()
+    assert stopped.code == 130
+    assert stopped.last["rescored"] == 6
+    assert stopped.last["interrupted"]
+    assert "the same command goes on from there" in stopped.err
+    (tmp_path / "held").unlink()
+    done = await run(tmp_path, *asked)
+    assert (done.code, done.last["resumed"], done.last["rescored"]) == (0, 8, 10), done.err
+    assert len(lines(tmp_path / "b.jsonl")) == 12
+    counted = Counter((tmp_path / "scored").read_text().split())
+    assert {n: counted[n] for n in "024"} == {"0": 2, "2": 2, "4": 2}
+    again = await run(tmp_path, *asked)
+    assert (again.last["resumed"], again.last["rescored"]) == (12, 10)
+    assert len(lines(tmp_path / "b.jsonl")) == 12
+
+
+def lines_so_far(folder: Path) -> list[bytes]:
+    return (folder / "b.jsonl").read_bytes().split(b"\n")[:-1]
+
+
+async def test_a_judge_that_is_down_was_a_reward_of_zero(tmp_path: Path):
+    await evaluated(tmp_path)
+
+    def refuses(ask: Ask) -> Answer:
+        return Status(500) if ask.messages[0]["content"].startswith("word") else Reply("0.5")
+
+    answers = [refuses]
+    async with serve(Endpoint(lambda ask: answers[-1](ask))) as url:
+        (tmp_path / "endpoints.toml").write_text(f'[judge]\nurl = "{url}"\n')
+        done = await rescored(tmp_path, "Judged", "--output", "b.jsonl")
+        assert (done.code, done.last["errors"], done.last["rescored"]) == (4, 8, 2), done.err
+        assert "the judge (endpoint 'judge') failed: the model judge answered 500" in done.err
+        failed = [one for one in lines(tmp_path / "b.jsonl") if one["error"]]
+        for one in failed:
+            if one["index"] == 3:
+                continue
+            assert (one["error"]["code"], one["error"]["fault"]) == ("model-unavailable", "engine")
+            assert (one["reward"], one["rescored_from"]) == (None, 0.0)
+        answers.append(lambda ask: Reply("0.75"))
+        more = await rescored(tmp_path, "Judged", "--output", "b.jsonl")
+        assert (more.code, more.last["errors"], more.last["resumed"]) == (4, 8, 12)
+        more = await rescored(tmp_path, "Judged", "--output", "b.jsonl", "--retry-errors")
+    assert (more.code, more.last["errors"], more.last["failed_before"]) == (0, 0, 2), more.err
+    assert more.last["usage"]["judge.calls"] == 10
+    assert len(lines(tmp_path / "b.jsonl")) == 12 + 8
+    rewards = {name: one["reward"] for name, one in by_name(tmp_path / "b.jsonl").items()}
+    assert Counter(rewards.values()) == {0.75: 8, 0.5: 2, None: 2}
+
+
+async def test_rescoring_twice_has_the_reward_before(tmp_path: Path):
+    await evaluated(tmp_path)
+    await rescored(tmp_path, "Length", "--output", "b.jsonl")
+    asked = ("Judged", "--role", "judge=random", "--output", "c.jsonl")
+    done = await rescored(tmp_path, *asked, file="b.jsonl")
+    assert done.code == 0, done.err
+    after = by_name(tmp_path / "c.jsonl")
+    assert {after[index, 0]["rescored_from"] for index in (1, 2)} == {0.1, 0.2}
+    assert done.last["mean_before"] == 0.24
+
+
+async def test_rollouts_of_a_class_are_scored_by_its_judge(tmp_path: Path):
+    (tmp_path / "essays.py").write_text(ESSAYS)
+    asked = ("eval", "essays:Words", "-n", "4", "--output", "a.jsonl", "--role", "judge=oracle")
+    done = await run(tmp_path, *asked, "--workers", "0", "--json")
+    assert (done.code, done.last["mean_reward"]) == (0, 0.5), done.err
+    assert done.last["usage"]["judge.calls"] == done.last["usage"]["calls"] == 4
+    endpoint = Endpoint(lambda ask: Reply("0.25"))
+    async with serve(endpoint) as url:
+        done = await rescored(tmp_path, "Words", "--role", f"judge={url}", "--workers", "2")
+    assert (done.code, done.last["mean_reward"], done.last["lower"]) == (0, 0.25, 4), done.err
+    assert {ask.messages[0]["content"] for ask in endpoint.asks} == {"said"}
+
+
+async def test_rollouts_of_groups_are_scored_one_by_one(tmp_path: Path):
+    await evaluated(tmp_path, "--group")
+    done = await rescored(tmp_path, "Length")
+    assert (done.code, done.last["rescored"], done.last["output"]) == (0, 10, None), done.err
+
+
+async def test_a_last_line_that_is_cut_is_left_out_and_a_broken_one_refused(tmp_path: Path):
+    await evaluated(tmp_path)
+    file = tmp_path / "a.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-30])
+    done = await rescored(tmp_path, "Length")
+    assert done.code == 0
+    assert done.last["rollouts"] == 11
+    assert "the last line is not whole, and is left out" in done.err
+    file.write_bytes(whole[:200] + b"\n" + whole[300:])
+    broken = await rescored(tmp_path, "Length")
+    assert broken.code == 2
+    assert "a.jsonl, line 1: this is no result" in broken.err
+    file.write_bytes(b"")
+    assert "a.jsonl has no results" in (await rescored(tmp_path, "Length")).err
+
+
+MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
+    (("b.jsonl", "essays:Length"), 2, "b.jsonl: there is no such file of results"),
+    (("a.jsonl", "essays:Lenght"), 2, "did you mean 'Length'"),
+    (("a.jsonl", "essays:Essay"), 2, "essay cannot score stored results: write a method rescore"),
+    (("a.jsonl", "essays:Other"), 3, "a.jsonl has rollouts of essay, and essays:Other is other"),
+    (("a.jsonl", "essays:Length", "--output", "a.jsonl"), 2, "would write to the file that is"),
+    (("a.jsonl", "essays:Length", "--output", "link"), 2, "would write to the file that is"),
+    (("a.jsonl", "essays:Length", "--output", "copy.jsonl"), 2, "of another evaluation"),
+    (("a.jsonl", "essays:Length", "--role", "judge"), 2, "--role takes ROLE=MODEL, such as judge="),
+    (("a.jsonl", "essays:Length", "--role", "judge=orcale"), 2, "the role 'judge': unknown model "),
+    (("a.jsonl", "essays:Length", "--role", "a=oracle", "--role", "a=random"), 2, "two models for"),
+    (("a.jsonl", "essays:Length", "--retry-errors"), 2, "give --output"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "code", "told"), MISTAKES)
+async def test_a_mistake_is_told_before_anything_is_scored(
+    tmp_path: Path, asked: tuple[str, ...], code: int, told: str
+):
+    await evaluated(tmp_path)
+    (tmp_path / "link").symlink_to("a.jsonl")
+    (tmp_path / "copy.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    before = (tmp_path / "a.jsonl").read_bytes()
+    done = await run(tmp_path, "rescore", *asked, "--workers", "0", "--json")
+    assert (done.code, told in done.err) == (code, True), done.err
+    done.check_no_traceback()
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+    assert (tmp_path / "copy.jsonl").read_bytes() == before
+    assert not (tmp_path / "scored").exists()
+
+
+async def test_a_judge_that_is_not_there_is_told_before_anything_is_scored(tmp_path: Path):
+    await evaluated(tmp_path)
+    done = await rescored(tmp_path, "Judged", "--role", "judge=http://127.0.0.1:9/v1")
+    assert done.code == 3
+    assert "nothing was asked for. Start the model" in done.err
+
+
+async def test_a_full_disk_leaves_a_whole_file_that_is_continued(tmp_path: Path):
+    before = await evaluated(tmp_path)
+    (tmp_path / "limited.py").write_text(LIMITED)
+    many = (tmp_path / "a.jsonl").read_text() * 1
+    wide = [json.loads(line) for line in many.splitlines()]
+    for one in wide:
+        one["input"]["pad"] = "x" * 3000
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in wide))
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", "--json")
+    more = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    async with command(tmp_path, *asked, "--workers", "0", module="limited", **more) as running:
+        done = await running.wait()
+    assert done.code == 5, done.err
+    assert 0 < len(lines(tmp_path / "b.jsonl")) < 12
+    again = await run(tmp_path, *asked)
+    assert (again.code, again.last["rescored"]) == (0, 10), again.err
+    assert by_name(tmp_path / "b.jsonl").keys() == before.keys()
+
+
+async def test_a_table_is_scored_into_a_table(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    await evaluated(tmp_path)
+    asked = ("eval", "essays:Essay", "-n", "6", "--output", "a.parquet", "--workers", "0")
+    await run(tmp_path, *asked, "--json")
+    done = await rescored(tmp_path, "Length", "--output", "b.parquet", file="a.parquet")
+    assert (done.code, done.last["rescored"]) == (0, 5), done.err
+    twice = await rescored(tmp_path, "Length", file="b.parquet")
+    assert (twice.code, twice.last["changed"], twice.last["mean_before"]) == (0, 0, 0.24)
+    own = await rescored(tmp_path, "Length", "--output", "a.parquet", file="a.parquet")
+    assert (own.code, "would write to the file" in own.err) == (2, True)
