@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -44,6 +45,9 @@ class Judged(Essay):
         text = value["completion"][-1]["content"]
         mark = await rollout.ask([{"role": "user", "content": text}], endpoint="judge")
         return float(mark.text)
+
+class Declared(Judged):
+    model_roles = ["judge"]
 
 class Other(Length):
     name = "other"
@@ -125,6 +129,18 @@ async def test_rewards_are_new_and_everything_else_is_as_it_was(tmp_path: Path):
     )
     shown = await run(tmp_path, "show", "b.jsonl", "--best", "--number", "1", "--json")
     assert shown.last["rollout"]["rescored_from"] == 0.0
+
+
+async def test_the_page_shows_what_the_command_prints(tmp_path: Path):
+    page = (ROOT / "docs/evaluating.md").read_text()
+    for name, text in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    lines_of_page = page.split("## Score again")[1].split("```console\n")[1].splitlines()
+    shown = page.split("```text\nplayed.jsonl")[1].split("```")[0]
+    for line in lines_of_page[:2]:
+        done = await run(tmp_path, *line.split()[1:])
+        assert done.code == 0, done.err
+    assert f"played.jsonl{shown}" in done.out
 
 
 async def test_same_command_goes_on_and_scores_nothing_twice(tmp_path: Path):
@@ -241,6 +257,8 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("a.jsonl", "essays:Length", "--role", "judge"), 2, "--role takes ROLE=MODEL, such as judge="),
     (("a.jsonl", "essays:Length", "--role", "judge=orcale"), 2, "the role 'judge': unknown model "),
     (("a.jsonl", "essays:Length", "--role", "a=oracle", "--role", "a=random"), 2, "two models for"),
+    (("a.jsonl", "essays:Declared"), 2, "no model has the role 'judge': name one in the request"),
+    (("a.jsonl", "essays:Declared", "--role", "jugde=oracle"), 2, "did you mean 'judge'"),
     (("a.jsonl", "essays:Length", "--retry-errors"), 2, "give --output"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ VALUE = {
     "usage": {"calls": 1, "roles": {"old": {"calls": 3}}},
     "segments": [{"reward": 0.0, "turns": [0, 1]}, {"reward": 0.0, "turns": [1, 2]}],
 }
-CLOSED = []
+CLOSED: list[int] = []
 JUDGE = [{"role": "user", "content": "How good is it?"}]
 
 
@@ -135,7 +136,7 @@ class InThreads:
 class WithTools:
     """A class whose reward asks a judge, as that of a rollout does."""
 
-    rollout = None
+    rollout: Any = None
 
     def reset(self):
         raise AssertionError("the policy was asked")

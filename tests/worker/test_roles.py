@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -46,7 +47,7 @@ SHAPES = [Judged, JudgedOnAsyncio, JudgedInThreads]
 class Essay:
     """A class whose plain methods ask the judge in their thread."""
 
-    rollout = None
+    rollout: Any = None
 
     def reset(self):
         return "Write."
@@ -57,9 +58,8 @@ class Essay:
         Args:
             question: What to ask.
         """
-        return self.rollout.ask_sync(
-            [{"role": "user", "content": question}], reference="42", endpoint="expert"
-        ).text
+        asked = [{"role": "user", "content": question}]
+        return str(self.rollout.ask_sync(asked, reference="42", endpoint="expert").text)
 
     def get_reward(self):
         return float(self.rollout.ask_sync(JUDGE, reference="0.5", endpoint="judge").text)
@@ -68,7 +68,7 @@ class Essay:
 class EssayOnTheLoop:
     """A class whose methods are all coroutines."""
 
-    rollout: object
+    rollout: Any
 
     async def reset(self):
         return "Write."
@@ -94,10 +94,11 @@ class EssayInAsyncioThreads(Essay):
     backend = "asyncio"
 
 
-class EssayInTheMainThread(EssayOfBoth):
+class EssayInTheMainThread(EssayOnTheLoop):
     main_thread = True
 
-    expert = None
+    def __init__(self):
+        self.begun = threading.current_thread() is threading.main_thread()
 
 
 CLASSES = [Essay, EssayOnTheLoop, EssayOfBoth, EssayOnAsyncio, EssayInAsyncioThreads]
@@ -124,7 +125,7 @@ async def judged(environment, judge, policy=with_tool):
             asked = request(endpoint=url, sampling_args=POLICY, **fields)
             return await runner.run(asked, request_id=request_id)
 
-        run.runner, run.policy_url, run.judge_url = runner, url, judge_url
+        vars(run).update(runner=runner, policy_url=url, judge_url=judge_url)
         yield run
 
 
@@ -259,7 +260,8 @@ async def test_a_cancelled_rollout_leaves_its_judge(shape):
 
 
 async def test_a_judge_that_was_asked_after_the_end_is_refused():
-    kept, ended = [], []
+    kept: list[Any] = []
+    ended: list[BaseException] = []
 
     class Keeps(Essay):
         def get_reward(self):
@@ -372,8 +374,48 @@ async def test_a_role_without_an_endpoint_says_what_to_write(shape, tmp_path, mo
     assert type(caught.value.exception) is ConfigError
     text = str(caught.value)
     assert "no model has the role 'judge'; did you mean 'jugde'? (known: jugde)" in text
-    assert "eval --role judge=NAME_OR_URL" in text
+    assert "--role judge=NAME_OR_URL" in text
     assert "write [judge] into endpoints.toml" in text
+
+
+class Declared(JudgedOnAsyncio):
+    name = "declared"
+    model_roles = ("judge",)
+
+
+class DeclaredClass(Essay):
+    name = "declared"
+    model_roles = ["judge", "expert"]  # noqa: RUF012  # as users write it
+
+
+@pytest.mark.parametrize("shape", [Declared, DeclaredClass])
+async def test_a_declared_role_without_a_model_is_found_before_anything_runs(
+    shape, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    both = {"judge": "oracle", **({"expert": "oracle"} if shape is DeclaredClass else {})}
+    async with opened(load(shape), threads=2) as runner:
+        with pytest.raises(ConfigError, match="no model has the role 'judge'"):
+            await runner.run(request(), request_id="a")
+        with pytest.raises(ConfigError, match=r"declared asks no .* 'jugde'; did you mean 'judge'"):
+            await runner.run(request(roles={"jugde": "oracle"}), request_id="a")
+        value = await runner.run(request(endpoint="random", roles=both), request_id="a")
+    assert value["reward"] == 0.5
+
+
+@pytest.mark.parametrize("roles", ["judge", [""], [1], {"judge": "oracle"}])
+def test_roles_that_are_no_list_are_refused(roles):
+    with pytest.raises(ConfigError, match="a list of texts such as"):
+        load(type("Wrong", (Judged,), {"model_roles": roles}))
+
+
+def test_a_tool_may_be_called_so():
+    class Tools(Essay):
+        def model_roles(self) -> str:
+            """The roles in the play."""
+            return "none"
+
+    assert load(Tools).model_roles == ()
 
 
 async def test_a_built_in_model_has_no_role_by_its_name(tmp_path, monkeypatch):
@@ -421,7 +463,7 @@ async def test_what_is_no_role_is_said(role):
 
 
 async def test_a_rollout_says_that_it_waits_for_its_judge():
-    notes = []
+    notes: list[bytes] = []
     judge = Endpoint(lambda ask: Reply(hold=True))
     async with judged(Judged, judge) as run:
         asked = request(endpoint=run.policy_url, roles={"judge": run.judge_url})

@@ -304,7 +304,7 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
         limits = wide_limits(asked.server.get("limits", {}), asked.run_name)
         own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
         own["worker_logging"] = dataclasses.asdict(asked.logs)
-    check_model(asked.model, asked.roles, asked.address, asked.endpoints)
+    check_model(asked.model, asked.address, asked.endpoints, asked.roles)
     asked.start_logging("eval" if asked.address else "server")
     set_title(f"trio-envserve eval of {asked.environment}")
     state = _State(asked)
@@ -531,6 +531,9 @@ def _ask_inputs(options: Eval, n: int) -> _Prepared:
             raise
         # As the server says it, if that gets so far first.
         raise CommandError(f"{options.environment}: {error}\n{traceback}", NOT_STARTED) from None
+    roles = environment.roles_of(options.roles or {})
+    if not options.address:
+        check_roles(options.roles or {}, roles)
     try:
         inputs = environment.inputs(n, options.seed)
     except ConfigError as error:
@@ -600,7 +603,9 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
 # -- its model --------------------------------------------------------------------------
 
 
-def check_model(model: str, roles: Mapping[str, str] | None, address: str, endpoints: str) -> None:
+def check_model(
+    model: str, address: str, endpoints: str, roles: Mapping[str, str] | None = None
+) -> None:
     """Raise :class:`ConfigError` if the workers cannot know the model, or that of a role.
 
     With an address the workers are another server's, which has a file of its own.

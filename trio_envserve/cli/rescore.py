@@ -200,7 +200,9 @@ async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
 
     def look() -> None:
         with with_traceback(asked.environment):
-            scorer_of(load(asked.environment, asked.args))
+            environment = load(asked.environment, asked.args)
+            scorer_of(environment)
+            check_roles(asked.roles or {}, environment.roles_of(asked.roles or {}))
 
     try:
         # Not waited for after a signal: importing an environment may take long.

@@ -148,6 +148,7 @@ class ClassEnvironment:
         self.name = name if isinstance(name, str) and name else label
         self.rerun = _attribute(kind, "rerun", rerun)
         self.capacity = _attribute(kind, "capacity", None)
+        self.model_roles = _attribute(kind, "model_roles", ())
         self.max_reward = _attribute(kind, "max_reward", 1.0)
         # Plain methods have threads wherever the loop is; what is no backend, the loader tells.
         declared = _attribute(kind, "backend", None)

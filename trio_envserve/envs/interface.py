@@ -26,10 +26,12 @@ on that loop; what it returns is awaited if it can be.)
 Optional members, run on the same backend: ``setup()`` and ``teardown()`` (plain
 or coroutine functions), ``run_group(rollouts)`` (returns one value for each
 rollout, in order; an exception *instance* in the list says that this member
-failed), ``inputs(n, seed)`` (returns ``n`` inputs for a caller that has none).
+failed), ``rescore(rollout, value)`` (returns the reward of a stored result, see
+:mod:`.rescoring`), ``inputs(n, seed)`` (returns ``n`` inputs for a caller that has none).
 Optional attributes: ``name``; ``rerun = True`` consents to a further execution of
 any rollout after its worker was proven dead; ``capacity = 8`` says how many run at once on
-one worker, where the server's own option does not.
+one worker, where the server's own option does not; ``model_roles = ["judge"]`` says in which roles
+it asks further models, so that a request without a model for one is refused before it runs.
 
 By convention a result is a mapping with ``reward`` (float), ``completion``, and
 ``state``, a mapping of which only the state columns that the request names are

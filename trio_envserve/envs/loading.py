@@ -78,6 +78,20 @@ class LoadedEnvironment:
     """Whether it asks models on its loop and in threads of its own."""
     rescore: Callable[[Rollout, Any], Any] | None = None
     """Scores a stored result of a rollout anew."""
+    model_roles: tuple[str, ...] = ()
+    """Roles in which it asks further models, as it declares."""
+
+    def roles_of(self, given: Mapping[str, str]) -> list[str]:
+        """The roles in which a request has models: those that it declares, or else those that the
+        request names.  Raises :class:`ConfigError` if the request names another one."""
+        for role in given:
+            if self.model_roles and role not in self.model_roles:
+                raise ConfigError(
+                    f"{self.name} asks no model in the role {role!r:.200}"
+                    f"{did_you_mean(role, self.model_roles, 1)} "
+                    f"(known: {', '.join(self.model_roles)})"
+                )
+        return [*(self.model_roles or given)]
 
     def capacity_by(self, option: int | None) -> int:
         """Rollouts at once on one worker, under an option of its server."""
@@ -253,6 +267,7 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     return LoadedEnvironment(
         name, rerun, backend, environment, run_rollout, run_group, setup, teardown,
         _capacity(environment, label) or capacity, one_at_a_time, mixed, rescore,
+        _roles(environment, label),
     )  # fmt: skip
 
 
@@ -268,6 +283,20 @@ def _capacity(environment: object, label: str) -> int | None:
             f"from 1 on, not {declared!r}"
         )
     return declared
+
+
+def _roles(environment: object, label: str) -> tuple[str, ...]:
+    """The roles that an environment declares; a method of that name declares nothing."""
+    declared = getattr(environment, "model_roles", ())
+    if callable(declared):
+        return ()
+    listed = isinstance(declared, list | tuple)
+    if not listed or not all(isinstance(role, str) and role for role in declared):
+        raise ConfigError(
+            f"{label}: model_roles are those in which it asks further models, a list of texts "
+            f'such as ["judge"], not {declared!r:.80}'
+        )
+    return tuple(declared)
 
 
 def _near_name(environment: object) -> str:

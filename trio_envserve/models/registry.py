@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TypeAlias, cast, final
@@ -146,11 +146,13 @@ def check_endpoint(endpoint: str) -> None:
         factory(endpoint)  # opens nothing before its first call
 
 
-def check_roles(roles: Mapping[str, str]) -> None:
-    """:func:`check_endpoint` for the endpoint of each role."""
-    for role, endpoint in roles.items():
+def check_roles(roles: Mapping[str, str], needed: Iterable[str] = ()) -> None:
+    """:func:`check_endpoint` for the endpoint of each role, those that are needed among them."""
+    for role in {**roles, **dict.fromkeys(needed)}:
+        if role not in roles:
+            _check_in_file(role, roles)
         try:
-            check_endpoint(endpoint)
+            check_endpoint(roles.get(role, role))
         except ConfigError as error:
             raise ConfigError(f"the role {role!r:.200}: {error}") from error
 
@@ -166,7 +168,7 @@ def _check_in_file(role: str, roles: Mapping[str, str]) -> None:
     table = role if _BARE_KEY.fullmatch(role) else json.dumps(role)
     raise ConfigError(
         f"no model has the role {role!r:.200}{hint}: name one in the request "
-        f"(roles={{{role!r:.200}: NAME_OR_URL}}, eval --role {role:.200}=NAME_OR_URL), or write "
+        f"(roles={{{role!r:.200}: NAME_OR_URL}}, --role {role:.200}=NAME_OR_URL), or write "
         f"[{table:.200}] into {endpoints_file()}"
     )
 

@@ -33,7 +33,11 @@ class ModelUsage:
         self._roles: dict[str, ModelUsage] = {}
 
     def of_role(self, role: str) -> ModelUsage:
-        """The counts of the model in a role, which are not among these; the total has both."""
+        """The counts of the model in a role, which are not among these; the total has both.
+
+        Args:
+            role: What the model is for, such as ``judge``.
+        """
         with self._lock:
             return self._roles.setdefault(role, ModelUsage(self._total))
 

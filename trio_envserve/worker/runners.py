@@ -85,7 +85,7 @@ class Runner:
         """
         model: Model = self._models.get(request.endpoint)
         trace = tracing.NO_TRACE
-        for role in request.roles:
+        for role in self._env.roles_of(request.roles):
             self._models.in_role(role, request.roles)
         if traceparent is not None:
             trace = tracing.Trace(traceparent)
