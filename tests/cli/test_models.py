@@ -1,6 +1,7 @@
 """The options by which commands name models, where they are wrong."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,64 @@ def test_file_of_endpoints_is_named_to_workers_and_is_none_of_another_server(
     check_model("random", "tcp://somewhere:1", "")
     with pytest.raises(ConfigError, match="give it to `serve` there"):
         check_model("random", "tcp://somewhere:1", "mine.toml")
+
+
+# -- in roles ------------------------------------------------------------------------------
+
+JUDGED = """
+class Judged:
+    model_roles = ["judge"]
+
+    def inputs(self, n, seed): return [{"x": i} for i in range(n)]
+
+    async def run_rollout(self, rollout):
+        await rollout.ask([{"role": "user", "content": "Write."}], reference="An essay.")
+        question = [{"role": "user", "content": "How good is it?"}]
+        mark = await rollout.ask(question, reference="1", endpoint="judge")
+        return {"reward": float(mark.text)}
+"""
+
+
+@pytest.mark.real
+async def test_eval_counts_a_judges_calls_apart(tmp_path: Path):
+    (tmp_path / "judged.py").write_text(JUDGED)
+    ran = await run(
+        tmp_path, "eval", "judged.py:Judged", "-n", "3", "--role", "judge=oracle", "--workers", "0"
+    )
+    assert ran.code == 0, ran.err
+    assert re.search(r"^  judge: model calls +3$", ran.out, re.MULTILINE)
+    assert re.search(r"^  model calls +3$", ran.out, re.MULTILINE)
+
+
+@pytest.mark.real
+async def test_validate_takes_the_model_of_a_role(tmp_path: Path):
+    (tmp_path / "judged.py").write_text(JUDGED)
+    asked = ("validate", "judged.py:Judged", "-n", "2", "--json")
+    assert (await run(tmp_path, *asked, "--role", "judge=oracle")).last["ok"]
+    without = await run(tmp_path, *asked)
+    assert not without.last["ok"]
+    assert "no model has the role 'judge'" in without.out
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("asked", "code", "told"),
+    [
+        ((), 2, "no model has the role 'judge': name one in the request"),
+        (("--role", "judge=orcale"), 2, "the role 'judge': unknown model endpoint 'orcale'; did"),
+        (("--role", "jugde=oracle"), 2, "asks no model in the role 'jugde'; did you mean 'judge'"),
+        (("--role", "judge"), 2, "--role takes ROLE=MODEL, such as judge=big, not 'judge'"),
+        (("--role", "=oracle"), 2, "--role takes ROLE=MODEL"),
+        (("--role", "judge=http://127.0.0.1:9/v1"), NOT_STARTED, "did not answer: ConnectError"),
+        (("--role", "judge=127.0.0.1:9/v1"), 2, "did you mean 'http://127.0.0.1:9/v1'"),
+    ],
+)
+async def test_a_wrong_role_asked_the_policy_first(
+    asked: tuple[str, ...], code: int, told: str, tmp_path: Path
+):
+    (tmp_path / "judged.py").write_text(JUDGED)
+    given = ("eval", "judged.py:Judged", "-n", "3", "--workers", "0", *asked)
+    ran = await run(tmp_path, *given)
+    assert (ran.code, told in ran.err) == (code, True), ran.err
+    assert "done, " not in ran.err
+    ran.check_no_traceback()

@@ -41,6 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "model_name": [None],
     "kind": ["groups"],
     "traceparent": ["", PARENT.upper(), PARENT[:-1], "00-1-2-3", b"bytes", 1],
+    "roles": ["judge", [], "", 0, {"judge": ""}, {"": "oracle"}, {"judge": {"endpoint": "oracle"}}],
     "sampling_args": [{1: 2}, "hot", 0, {"a": object()}],
     "state_columns": ["ab", 3, [3], {}],  # of a text there was a column of each letter
 }  # fmt: skip

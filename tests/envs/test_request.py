@@ -37,6 +37,12 @@ WRONG = [
     ("state_columns", "abc"),
     ("state_columns", [1]),
     ("max_retrys", 1),
+    ("roles", None),
+    ("roles", ["judge"]),
+    ("roles", {"": "oracle"}),
+    ("roles", {"judge": ""}),
+    ("roles", {"judge": None}),
+    ("roles", {1: "oracle"}),
 ]
 
 
@@ -52,6 +58,11 @@ def test_a_missing_field_is_named(field):
     del wrong[field]
     with pytest.raises(ProtocolError, match=f"'{field}' is missing"):
         RolloutRequest.from_body(wrong)
+
+
+def test_a_body_without_roles_is_as_it_was_before_there_were_any():
+    assert "roles" not in body()
+    assert "roles" not in RolloutRequest.from_body(body(roles={})).to_body()
 
 
 @pytest.mark.parametrize("group", [[], "ab", None, {}])

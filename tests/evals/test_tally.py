@@ -18,6 +18,7 @@ from trio_envserve.evals.records import (
     result_of,
     scores_of,
     usage_of,
+    usage_words,
 )
 from trio_envserve.evals.tally import ResultsTally, percentiles
 
@@ -136,6 +137,12 @@ def test_tokens_and_model_calls_are_added_where_results_have_them():
         "prompt_tokens": 10, "completion_tokens": 3, "retries": 1, "model_calls": 2,
     }  # fmt: skip
     assert usage_of({"response_ids": numpy.arange(7)}) == {"completion_tokens": 7}
+    judge = {"calls": 2, "prompt_tokens": 7, "bad": 1, "failed": -1}
+    of_roles = usage_of({"usage": {"calls": 1, "roles": {"a.b": judge, "x": [judge], "y": None}}})
+    assert of_roles == {"calls": 1, "a.b.calls": 2, "a.b.prompt_tokens": 7}
+    assert usage_of({"usage": {"calls": 1, "roles": [judge]}}) == {"calls": 1}
+    words = {name: usage_words(name) for name in ("a.b.calls", "prompt_tokens", "gpt-4.1_words")}
+    assert [*words.values()] == ["a.b: model calls", "prompt tokens", "gpt-4.1 words"]
     found = tally_of(*(with_reward(i, 1.0, usage=usage) for i in range(2)))
     assert found["usage"] == {"completion_tokens": 6, "prompt_tokens": 20, "retries": 2}
 

@@ -166,6 +166,41 @@ def test_code_for_threads_runs_on_the_loop():
     assert values == {"right"}
 
 
+class JudgedByThread:
+    rollout: Any = None
+
+    def reset(self) -> str:
+        return "Write."
+
+    def oracle(self) -> list[str]:
+        return ["An essay."]
+
+    def get_reward(self) -> float:
+        judge = [{"role": "user", "content": "How good is it?"}]
+        return float(self.rollout.ask_sync(judge, reference="0.5", endpoint="judge").text)
+
+
+class JudgedOnLoop(JudgedByThread):
+    async def get_reward(self) -> float:  # type: ignore[override]  # a class may have either
+        judge = [{"role": "user", "content": "How good is it?"}]
+        return float((await self.rollout.ask(judge, reference="0.5", endpoint="judge")).text)
+
+
+@pytest.mark.parametrize("environment", [JudgedByThread, JudgedOnLoop])
+def test_a_class_asks_its_judge(environment: type):
+    asks = [Ask({}, roles={"judge": "oracle"}) for _ in range(3)]
+    report = run_trial(environment, asks, faults=())
+    assert [one.value["reward"] for one in report.outcomes().values()] == [0.5] * 3
+
+
+def test_code_for_threads_asks_its_judge_on_the_loop():
+    def environment(rollout: Rollout) -> Any:
+        return rollout.ask_sync([], reference="right", endpoint="judge").text
+
+    report = run_trial(environment, [Ask(1, roles={"judge": "oracle"})], faults=())
+    assert [one.value for one in report.outcomes().values()] == ["right"]
+
+
 def test_set_up_and_torn_down_in_every_life():
     said: list[str] = []
 

@@ -179,7 +179,7 @@ def _request(
     request = RolloutRequest(
         kind=kind, input=any_input, endpoint=model, model_name=model_name,
         sampling_args={} if sampling_args is None else sampling_args, max_retries=max_retries,
-        state_columns=columns, roles=roles or NO_ROLES,
+        state_columns=columns, roles=NO_ROLES if roles is None else roles,
     )  # fmt: skip
     return request.to_body()
 

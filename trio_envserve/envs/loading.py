@@ -242,9 +242,10 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     rerun = getattr(environment, "rerun", False)
     if not isinstance(rerun, bool):
         raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
-    one_at_a_time, mixed, capacity = False, False, CAPACITIES[backend]
+    one_at_a_time, capacity = False, CAPACITIES[backend]
+    mixed = getattr(environment, "gets_rollout", False) is True
     if isinstance(environment, ClassEnvironment):
-        one_at_a_time, mixed = environment.main_thread, environment.gets_rollout
+        one_at_a_time = environment.main_thread
         capacity = CAPACITY_OF_OBJECTS if environment.has_threads else capacity
     name = getattr(environment, "name", None) or label
     if not isinstance(name, str):

@@ -138,6 +138,7 @@ def request_bodies(inputs: SearchStrategy[Any] | None = None) -> SearchStrategy[
         "sampling_args": st.dictionaries(texts(), plain_scalars(), max_size=3),
         "max_retries": st.integers(0, 3),
         "state_columns": st.lists(texts(), max_size=3),
+        "roles": st.dictionaries(texts().filter(bool), st.sampled_from(["oracle", "random"])),
     }
     return st.one_of(
         st.builds(RolloutRequest, kind=st.just("rollout"), input=one, **common),

@@ -166,6 +166,7 @@ class RecordedEnvironment:
     def __init__(self, loaded: LoadedEnvironment, trial: Trial) -> None:
         self.name = loaded.name
         self.rerun = loaded.rerun
+        self.gets_rollout = loaded.mixed
         self._loaded = loaded
         self._trial = trial
 

@@ -60,7 +60,7 @@ class Named(NamedTuple):
     def location(self, kind: str) -> str:
         """Where its outcome is, as a relative URL."""
         found = {"namespace": self.namespace} if self.namespace != DEFAULT_NAMESPACE else {}
-        if kind != "rollout":
+        if kind == "group":
             found["kind"] = kind
         query = f"?{urlencode(found)}" if found else ""
         return f"{ROLLOUTS}/{quote(self.key, safe='')}{query}"

@@ -155,8 +155,9 @@ _OPTIONS: Final[Mapping[str, BodyField]] = {
 ROLLOUT: Final[Mapping[str, BodyField]] = {
     "input": BodyField({}, "What the environment wants: any value.", required=True),
     "kind": BodyField(
-        {"enum": ["rollout", "group"], "default": "rollout"},
-        "group: the input is a list, whose items are scored together.",
+        {"enum": ["rollout", "group", "rescore"], "default": "rollout"},
+        "group: the input is a list, whose items are scored together. rescore: it is {input, "
+        "value}, those of an earlier rollout, and the value is scored anew.",
     ),
     **_OPTIONS,
 }
