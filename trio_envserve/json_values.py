@@ -35,7 +35,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from . import foreign
 
@@ -62,6 +62,12 @@ Bytes: TypeAlias = bytes | memoryview
 Pause: TypeAlias = Callable[[], None]
 
 
+class WrittenJson(NamedTuple):
+    """A value that is in JSON already, and is written as it stands."""
+
+    json: Any
+
+
 def jsonable(value: Any, large: Callable[[Bytes], Any] | None = None) -> Any:
     """``value`` in JSON, as the module says.  ``large`` makes what stands for bytes;
     by default they are text at once.  Raises whatever a value's own code does."""
@@ -75,6 +81,8 @@ def jsonable(value: Any, large: Callable[[Bytes], Any] | None = None) -> Any:
         return {"$bytes": (large or base64_text)(memoryview(value).cast("B"))}
     if isinstance(value, Mapping):
         return _mapping(value, large)
+    if isinstance(value, WrittenJson):
+        return value.json
     if isinstance(value, (list, tuple)):
         return [jsonable(item, large) for item in value]
     return _rare(value, large)

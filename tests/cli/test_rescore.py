@@ -17,13 +17,14 @@ from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
 pytestmark = pytest.mark.real
 
 ESSAYS = """
-import pathlib, trio
+import datetime, pathlib, trio
 
 class Essay:
     name = "essay"
 
     def inputs(self, n, seed):
-        return [{"topic": f"topic {i}", "n": i} for i in range(n)]
+        day = datetime.date(2024, 2, 29)
+        return [{"topic": f"topic {i}", "n": i, "when": day, "tags": {"a"}} for i in range(n)]
 
     async def run_rollout(self, rollout):
         with open("asked", "a") as log: log.write("x")
@@ -129,6 +130,8 @@ async def test_rewards_are_new_and_everything_else_is_as_it_was(tmp_path: Path):
     )
     shown = await run(tmp_path, "show", "b.jsonl", "--best", "--number", "1", "--json")
     assert shown.last["rollout"]["rescored_from"] == 0.0
+    shown = await run(tmp_path, "show", "b.jsonl", "--best", "--number", "1")
+    assert "reward 0.5 (0 before it was scored anew)" in shown.out
 
 
 async def test_the_page_shows_what_the_command_prints(tmp_path: Path):

@@ -220,6 +220,20 @@ async def test_a_judge_that_failed_gave_a_reward_of_zero(shape):
     assert "answered 500: no memory" in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [Essay, EssayOfBoth, EssayOnAsyncio])
+async def test_a_tool_told_the_policy_that_its_expert_failed(shape):
+    full = b'{"error": {"message": "maximum context length", "code": 400}}'
+    answers = [Status(403), Status(400, full)]
+    while answers:
+        judge = Endpoint(lambda ask: answers[-1])
+        async with judged(shape, judge) as run:
+            with pytest.raises(EnvironmentFailure, match="the expert") as caught:
+                await run()
+        assert code_of(caught.value) == "model-unavailable"
+        assert len(judge.asks) == 1
+        answers.pop()
+
+
 @pytest.mark.parametrize("shape", [Judged, Essay])
 async def test_a_full_judge_was_put_down_to_the_policy(shape):
     full = Status(400, b'{"error": {"message": "maximum context length", "code": 400}}')

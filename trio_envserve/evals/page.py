@@ -55,7 +55,9 @@ def _head(result: RolloutResult, place: str) -> Iterator[Line]:
     yield Line(f"input {result.index}, repeat {result.repeat}{where}", "title")
     reward = "none" if result.reward is None else f"{result.reward:.6g}"
     metrics = "".join(f", {plain_line(n, 40)} {v:.6g}" for n, v in result.metrics.items())
-    yield Line(f"reward {reward}{metrics}", "name")
+    before = result.rescored_from
+    before_words = "" if before is None else f" ({before:.6g} before it was scored anew)"
+    yield Line(f"reward {reward}{before_words}{metrics}", "name")
     about = [f"{result.took_s:.3g} s waited"]
     if result.duration_s is not None:
         about.insert(0, f"{result.duration_s:.3g} s")

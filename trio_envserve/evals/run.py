@@ -23,6 +23,7 @@ is killed.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -42,8 +43,8 @@ from ..core.errors import (
     ServerLost,
     UnknownKey,
 )
-from ..json_values import restored
-from .files import Entry, NotWritten, ResultsFile, record_at
+from ..json_values import WrittenJson, restored
+from .files import Entry, NotWritten, ResultsFile, is_table, line_of, record_at
 from .records import (
     Name,
     RolloutResult,
@@ -187,11 +188,15 @@ class StoredPlan:
         """The stored result of a rollout, without its traceback."""
         return self._entries[name].result
 
-    def read(self, name: Name) -> tuple[RolloutResult, Any, Any]:
-        """The stored result of a rollout, its input and its value.  Raises ConfigError if the file
-        has changed."""
+    def read(self, name: Name) -> tuple[Came, dict[str, Any]]:
+        """The stored result of a rollout, with input and value in JSON, and the request by which
+        it is scored.  Raises ConfigError if the file has changed."""
         record = record_at(self._path, self._entries[name], check)
-        return result_from(record), restored(record.get("input")), restored(record.get("value"))
+        if is_table(self._path):  # its arrays are bytes
+            record = json.loads(line_of(record))
+        stored = {each: record.get(each) for each in ("input", "value")}
+        came = Came(result_from(record), *map(WrittenJson, stored.values()))
+        return came, {each: restored(value) for each, value in stored.items()}
 
 
 class Came(NamedTuple):
@@ -338,15 +343,15 @@ class Evaluation:
 
         async def ask(name: Name) -> None:
             try:
-                stored, input, value = await trio.to_thread.run_sync(plan.read, name)
+                came, asked = await trio.to_thread.run_sync(plan.read, name)
                 if not plan.may_run(name):
-                    self._keep(Came(dataclasses.replace(stored, run=run), input, value))
+                    self._keep(came._replace(result=dataclasses.replace(came.result, run=run)))
                     return
-                asked = {"input": input, "value": value}
                 outcome = await client.outcome(asked, kind="rescore", **options)
             finally:
                 limiter.release_on_behalf_of(name)
-            self._keep(Came(rescored_result(stored, outcome, run), input, outcome.value))
+            result = rescored_result(came.result, outcome, run)
+            self._keep(Came(result, came.input, outcome.value))
 
         async with trio.open_nursery() as asking:
             for name in names:
