@@ -36,9 +36,9 @@ def _roles(flag: str, texts: Sequence[str]) -> dict[str, str]:
 def role_option(**about: Any) -> Any:
     """The models in further roles."""
     return option(
-        None, "Who answers in a further role, in which the environment asks another model, such as "
-        "judge. MODEL is as for --model. Default: what the file of endpoints has under the role's "
-        "name.", flag="--role", metavar="ROLE=MODEL", parse=_roles, **about,
+        None, "Who answers in a further role, such as judge. That is a model which the environment "
+        "asks beside the first one. MODEL is as for --model. Default: what the file of endpoints "
+        "has under the role's name.", flag="--role", metavar="ROLE=MODEL", parse=_roles, **about,
     )  # fmt: skip
 
 

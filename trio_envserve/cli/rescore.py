@@ -111,8 +111,8 @@ async def rescore(asked: Rescore, stop: StopRequest) -> Result:
     """Score the rollouts in FILE, which `eval --output` wrote, anew by the scorer of ENV.
 
     Examples:
-      trio-envserve rescore results.jsonl my_envs.py:Essay --output better.jsonl
-      trio-envserve rescore results.jsonl my_envs.py:Essay --role judge=big --workers 4 --json
+      trio-envserve rescore results.jsonl essays.py:Essay --output better.jsonl
+      trio-envserve rescore results.jsonl essays.py:Essay --role judge=big --json
 
     ENV is named as for `serve`, and has a method rescore(rollout, value): it gets the input of a
     rollout as rollout.input and its result as value, and returns a reward. The model that was
