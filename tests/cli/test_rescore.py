@@ -17,7 +17,7 @@ from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
 pytestmark = pytest.mark.real
 
 ESSAYS = """
-import datetime, pathlib, trio
+import datetime, os, pathlib, trio
 
 class Essay:
     name = "essay"
@@ -49,6 +49,15 @@ class Judged(Essay):
 
 class Declared(Judged):
     model_roles = ["judge"]
+
+class Deadly(Length):
+    rerun = False
+
+    async def rescore(self, rollout, value):
+        if rollout.input["n"] == 2:
+            with open("killed", "a") as log: log.write("x")
+            os.kill(os.getpid(), 9)
+        return await super().rescore(rollout, value)
 
 class Other(Length):
     name = "other"
@@ -200,6 +209,28 @@ async def test_a_judge_that_is_down_was_a_reward_of_zero(tmp_path: Path):
     assert len(lines(tmp_path / "b.jsonl")) == 12 + 8
     rewards = {name: one["reward"] for name, one in by_name(tmp_path / "b.jsonl").items()}
     assert Counter(rewards.values()) == {0.75: 8, 0.5: 2, None: 2}
+
+
+async def test_a_scorer_that_killed_its_worker_ran_again(tmp_path: Path):
+    await evaluated(tmp_path)
+    done = await rescored(tmp_path, "Deadly", "--output", "b.jsonl", "--capacity", "1")
+    assert (done.code, done.last["errors"], done.last["rescored"]) == (4, 2, 8), done.err
+    assert (tmp_path / "killed").read_text() == "xx"
+    lost = [one for one in by_name(tmp_path / "b.jsonl").values() if one["index"] == 2]
+    assert {one["error"]["code"] for one in lost} == {"worker-lost"}
+    assert [one["reward"] for one in lost] == [None, None]
+
+
+async def test_one_command_at_a_time_writes_a_file(tmp_path: Path):
+    await evaluated(tmp_path)
+    (tmp_path / "held").write_text("")
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl")
+    async with forked(tmp_path, *asked) as running:
+        await until(lambda: (tmp_path / "scored").exists())
+        other = await run(tmp_path, *asked)
+        assert (other.code, "another evaluation is writing to it" in other.err) == (2, True)
+        (tmp_path / "held").unlink()
+        assert (await running.wait()).code == 0
 
 
 async def test_rescoring_twice_has_the_reward_before(tmp_path: Path):
