@@ -23,7 +23,7 @@ returned a value before the cancel took effect, the value counts.
     child).  Cancelling is ``task.cancel()``, once, and then waiting for the task's own
     end.  If a stray task of the environment raises an exit, it stops only itself.
 
-The last two call models through :class:`~.model_calls.ModelCalls`, and so do the threads that a
+The last two reach the trio loop by the carriers of :mod:`.carriers`, and so do the threads that a
 class on trio has for its objects' plain methods.
 """
 
@@ -43,9 +43,16 @@ import trio
 from .. import foreign
 from ..envs.interface import Backend
 from ..foreign import CodeResult
+from .carriers import (
+    AsyncioCarrier,
+    LoopCalls,
+    MixedCarrier,
+    RunContext,
+    ThreadCarrier,
+    TrioCarrier,
+)
 from .failures import log
 from .forks import end_if_forked
-from .model_calls import AsyncioModel, MixedModel, ModelCalls, RunContext, ThreadModel
 from .stacks import ASYNCIO_TASKS, ASYNCIO_THREAD, request_name
 
 Call: TypeAlias = Callable[[RunContext], Any]
@@ -113,7 +120,7 @@ def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
             foreign.call(BaseException.add_note, exc, about)
 
 
-_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
+_TRIO_CONTEXT = RunContext(_is_cancelled_here, TrioCarrier())
 
 
 @final
@@ -157,8 +164,8 @@ class _MixedBackend:
 
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
-            calls = ModelCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, lambda model: MixedModel(model, calls))
+            calls = LoopCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, MixedCarrier(calls))
             nursery.start_soon(_watch, calls)
             try:
                 ended = await self._trio.call(call, context)
@@ -177,8 +184,8 @@ class _ThreadBackend:
 
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
-            calls = ModelCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, lambda model: ThreadModel(model, calls))
+            calls = LoopCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, ThreadCarrier(calls))
             nursery.start_soon(_watch, calls)
             try:
                 ended = await trio.to_thread.run_sync(
@@ -195,7 +202,7 @@ class _ThreadBackend:
     call_here = call
 
 
-async def _watch(calls: ModelCalls) -> None:
+async def _watch(calls: LoopCalls) -> None:
     try:
         await trio.sleep_forever()
     except trio.Cancelled:  # noqa: ASYNC103
@@ -284,8 +291,8 @@ class _AsyncioBackend:
 
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
-            calls = ModelCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, lambda model: AsyncioModel(model, calls))
+            calls = LoopCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, AsyncioCarrier(calls))
             try:
                 ended = await self._run(call, context, calls)
             finally:
@@ -294,7 +301,7 @@ class _AsyncioBackend:
 
     call_here = call
 
-    async def _run(self, call: Call, context: RunContext, calls: ModelCalls) -> CodeResult:
+    async def _run(self, call: Call, context: RunContext, calls: LoopCalls) -> CodeResult:
         token = trio.lowlevel.current_trio_token()
         done = trio.Event()
         ended: list[CodeResult] = []

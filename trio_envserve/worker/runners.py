@@ -55,8 +55,9 @@ from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from .backends import CodeBackend, open_backend
+from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
-from .model_calls import RunContext
+from .model_calls import callable_from
 from .roles import NoPolicy, RoleModel
 from .traced import TracedModel
 
@@ -324,11 +325,12 @@ class _Job:
             model = model.for_rollout(asker)
 
         def in_role(role: str) -> Model:
-            return context.adapt(RoleModel(role, request.roles, self._models, asker, self._trace))
+            model = RoleModel(role, request.roles, self._models, asker, self._trace)
+            return callable_from(model, context.carrier)
 
         return Rollout(
             input=given,
-            model=context.adapt(model),
+            model=callable_from(model, context.carrier),
             model_name=request.model_name,
             sampling_args=sampling_args,
             state_columns=request.state_columns,
