@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .core.worker_range import WorkerRange
+    from .envs.apart import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, apart
     from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
     from .host.allocator import keep_freed_memory
@@ -104,6 +105,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Abandoned",
+    "ApartDied",
+    "ApartError",
+    "ApartOutOfMemory",
+    "ApartTimeout",
     "Arrays",
     "AsyncioClient",
     "BrokenNumbers",
@@ -196,6 +201,7 @@ __all__ = [
     "WorkerLost",
     "WorkerRange",
     "WorkerStats",
+    "apart",
     "image_part",
     "keep_freed_memory",
     "open_client",
@@ -208,9 +214,9 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
-    "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.interface",
-    "core.values", "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
-    "host.opening", "server", "server.curve",
+    "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
+    "envs.interface", "core.values", "net", "net.keypairs", "client", "client.aio",
+    "host.allocator", "host.joined", "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import trio
 
 from tests.real.judge import Judge
-from tests.real.support import honest_s, info_of, is_doomed, serving, until
-from trio_envserve import WorkerLost
+from tests.real.support import PATIENCE_S, honest_s, info_of, is_doomed, serving, until
+from trio_envserve import (
+    Client,
+    Fault,
+    Outcome,
+    RolloutFailed,
+    WorkerLost,
+    open_client,
+    open_server,
+)
 from trio_envserve.lab.simulation.junk import KINDS
 
 FENCED = ("another incarnation", "nothing")
@@ -67,3 +77,26 @@ async def test_g10_a_worker_without_descriptors_takes_no_more_than_others_and_is
         await calls.values(*[calls.start(f"b{number}") for number in range(40)])
         assert server.stats().worker_restarts == 1
     judge.assert_at_most(1)
+
+
+async def test_g10_a_scorer_that_hangs_apart_costs_its_own_rollout_only():
+    """One regular expression in a scorer cost its 63 neighbours, and no error named it."""
+    outcomes: dict[int, Outcome] = {}
+
+    async def ask(client: Client, number: int) -> None:
+        outcomes[number] = await client.outcome({"do": "hang" if number == 7 else ""})
+
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server("tests.envs.marked:Marked", workers=1) as server,
+            open_client(server.address) as client,
+        ):
+            async with trio.open_nursery() as nursery:
+                for number in range(64):
+                    nursery.start_soon(ask, client, number)
+            assert server.stats().worker_restarts == 0
+    error = outcomes.pop(7).error
+    assert isinstance(error, RolloutFailed)
+    assert (error.code, error.fault, error.mask) == ("apart-timeout", Fault.ENVIRONMENT, True)
+    assert re.search(r'marked.py", line \d+, in get_reward', str(error))
+    assert {outcome.unwrap()["reward"] for outcome in outcomes.values()} == {1.0}

@@ -14,7 +14,7 @@ _FRAME = re.compile(
     r'^[ \t]*File "(?P<path>[^"\n]*)", line \d{1,9}, in (?P<name>.*)$', re.MULTILINE
 )
 _NOT_THE_AUTHORS = re.compile(
-    r"/site-packages/(?:trio|outcome|anyio|sniffio|httpx2?|httpcore2?|h11)/"
+    r"/site-packages/(?:trio|_?trio_parallel(?:_workers)?|outcome|anyio|sniffio|httpx2?|httpcore2?|h11)/"
     r"|/trio_envserve/(?:client|core|foreign|host|models|net|server|tracing|worker)\b"
     r"|/lib/python3\.\d+/(?!site-packages/)|^<"
 )
@@ -38,6 +38,21 @@ def authors_line(stack: str) -> str:
     if own and any(_same(own[-1], frame) for frame in loop):
         found = loop
     return found[-1][0].strip()[-AUTHORS_LINE_CHARACTERS:] if found else ""
+
+
+_DUMPED = re.compile(r'^  (File ".*", line \d+) in (.*)$')
+
+
+def dumped_stacks(dump: str) -> list[str]:
+    """The stacks in what ``faulthandler`` has written, one for each thread, as tracebacks have
+    them: the innermost frame last.  That of the main thread is the last one."""
+    stacks: list[list[str]] = []
+    for line in dump.splitlines():
+        if line.endswith("(most recent call first):"):
+            stacks.append([])
+        elif stacks and (frame := _DUMPED.match(line)):
+            stacks[-1].append(f"  {frame[1]}, in {frame[2]}\n")
+    return ["".join(reversed(frames)) for frames in stacks]
 
 
 def is_authors(path: str) -> bool:

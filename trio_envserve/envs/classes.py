@@ -72,6 +72,7 @@ import trio
 from .. import foreign
 from ..core.errors import ConfigError
 from ..foreign import CodeResult
+from .apart import marked_of, need_library
 from .interface import Backend, Rollout
 from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
 from .tool_loop import LoopOptions, ToolLoop
@@ -318,6 +319,13 @@ def _check(kind: type, label: str) -> None:
             f"{label} is an environment of gymnasium: register it there, and name it "
             "gymnasium:ID or gymnasium:package.module:ID"
         )
+    for name in marked_of(kind):
+        if name != "get_reward":
+            raise ConfigError(
+                f"{label}.{name} is marked @apart, and only get_reward may be: it runs on a copy "
+                "of its object, so what another method changes there would be lost"
+            )
+        need_library()
     for name in RESERVED:
         method = inspect.getattr_static(kind, name, None)
         if method is None:

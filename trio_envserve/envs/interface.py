@@ -53,6 +53,7 @@ from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
+from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .notes import RolloutNotes
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
@@ -146,6 +147,7 @@ class Rollout:
     """The model in a role."""
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
+    _apart: Apart = dataclasses.field(default_factory=NoApart)
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -210,6 +212,60 @@ class Rollout:
             call.usage.refused(error, time.monotonic() - call.began_s)
             raise
         return self._answered(call, completion)
+
+    async def apart(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int | None = None,
+    ) -> Any:
+        """The value of ``function(*args)``, called in another process (trio and asyncio)::
+
+            reward = await rollout.apart(score, answer, timeout_s=5)
+
+        That holds up nobody, whatever it does, and is killed at its limits, or when the rollout is
+        cancelled.  Raises what the function raises, ``ApartTimeout``, ``ApartOutOfMemory``,
+        ``ApartDied``, and ``TypeError`` for what cannot be pickled.  Needs the extra ``apart``.
+
+        Args:
+            function: A plain function at the top of a module.
+            *args: Its arguments, which are pickled, as its value is.
+            timeout_s: Time that the call may take, in seconds, before its process is ended. It
+                counts from the begin of the call there.
+            memory_bytes: Memory that the call may take beside what its process has; None: no
+                limit. On Linux only.
+        """
+        call = call_of(function, args, checked(timeout_s, memory_bytes))
+        with self._trace.span(f"apart {call.name}", {}):
+            reply = await self._apart.run(call)
+        return value_of(call.name, reply)
+
+    def apart_sync(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int | None = None,
+    ) -> Any:
+        """Like :meth:`apart`, for environments that run in a thread.
+
+        May be called in any thread that the environment starts, while the rollout runs.  Raises
+        :class:`RolloutCancelled`, too.
+
+        Args:
+            function: A plain function at the top of a module.
+            *args: Its arguments, which are pickled, as its value is.
+            timeout_s: Time that the call may take, in seconds, before its process is ended.
+            memory_bytes: Memory that the call may take beside what its process has; None: no
+                limit. On Linux only.
+        """
+        call = call_of(function, args, checked(timeout_s, memory_bytes))
+        with self._trace.span(f"apart {call.name}", {}):
+            reply = self._apart.run_sync(call)
+        return value_of(call.name, reply)
 
     @contextmanager
     def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:

@@ -37,6 +37,7 @@ from typing import Any, cast, get_args
 
 from ..core.errors import ConfigError
 from ..near import did_you_mean
+from .apart import marked_of
 from .classes import OPTIONS, ClassEnvironment, is_rollout_class, split_options
 from .interface import Backend, Rollout
 from .specs import BUILT_IN, CLASS_SCHEME, SCHEMES, is_file, made, resolve
@@ -244,6 +245,12 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
         raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
     one_at_a_time, capacity = False, CAPACITIES[backend]
     mixed = getattr(environment, "gets_rollout", False) is True
+    marked = next(iter(marked_of(type(environment))), "")
+    if marked:
+        raise ConfigError(
+            f"{label}.{marked} is marked @apart, which is for get_reward of a class with tools: "
+            f"in run_rollout call a function apart (await rollout.apart(function, ...))"
+        )
     if isinstance(environment, ClassEnvironment):
         one_at_a_time = environment.main_thread
         capacity = CAPACITY_OF_OBJECTS if environment.has_threads else capacity

@@ -199,8 +199,8 @@ def _import_file(name: str) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {name}{did_you_mean(path.name, _files(path.parent))}")
     loaded = sys.modules.get(path.stem)
-    # Another module of this name stays what it is.
-    module_name = path.stem if loaded is None else f"{path.stem}@{path}"
+    # Another module of this name stays what it is.  No dot: pickle would look for a package.
+    module_name = path.stem if loaded is None else f"{path.stem}@{path}".replace(".", "_")
     for known in (loaded, sys.modules.get(module_name)):
         if known is not None and getattr(known, "__file__", None) == str(path):
             return known

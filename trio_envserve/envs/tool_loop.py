@@ -23,6 +23,7 @@ from ..models.interface import Completion, ContextFull, ToolCall
 from ..models.tokens import segments
 from ..near import did_you_mean
 from ..options import option, options_of
+from .apart import ApartLimits, call_of_method, limits_of, value_of
 from .conversation import (
     answer_message,
     calls_of,
@@ -302,7 +303,11 @@ class ToolLoop:
         if not hasattr(self._made, "get_reward"):
             return {"no_reward": f"{self._name} has no get_reward()"}
         try:
-            value = await self._value(self._made.get_reward)
+            limits = limits_of(self._made.get_reward)
+            if limits is None:
+                value = await self._value(self._made.get_reward)
+            else:
+                value = await self._value_apart(self._made.get_reward, limits)
         except EnvServeError:
             raise  # of this package: it says itself whose fault it is
         except Exception as error:  # whatever the author's code raises
@@ -328,6 +333,13 @@ class ToolLoop:
         raises.  It waits for a tool that is overdue."""
         await self._methods.settle()
         return (await self._methods.call(method, then=then)).unwrap()
+
+    async def _value_apart(self, method: Any, limits: ApartLimits) -> Any:
+        """The value of a method that is marked ``@apart``; raises what it raises."""
+        call = await self._value(functools.partial(call_of_method, method, limits))
+        with self._rollout._trace.span(f"apart {call.name}", {}):
+            reply = await self._rollout._apart.run(call)
+        return value_of(call.name, reply)
 
 
 def _said(value: Any) -> Any:

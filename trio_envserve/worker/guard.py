@@ -90,9 +90,9 @@ def start_guard(
     if os.getppid() != server:  # asked after the pidfd was opened: so it is the server's
         os._exit(1)
     libc = _Libc()
-    libc.become_subreaper()
+    become_subreaper(libc.calls)
     unlocked, parent = 0, os.getpid()
-    with _woken_by_children() as woken:
+    with _woken_bychildren_of_this() as woken:
         child = os.fork()
         if child:
             _be_deaf(unused)
@@ -104,7 +104,7 @@ def start_guard(
         unlocked, timer = libc.lock_memory(), libc.make_timer()
         libc.set_timer(timer, deadline_ns)
         parent = os.getpid()
-        with _woken_by_children() as woken:
+        with _woken_bychildren_of_this() as woken:
             child = os.fork()
             if child:
                 _be_deaf(unused)
@@ -128,7 +128,7 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _woken_by_children() -> Iterator[int]:
+def _woken_bychildren_of_this() -> Iterator[int]:
     """A descriptor that can be read once a child has ended, until the block ends in a child."""
     ends = []
     for each in os.pipe():  # if standard streams were closed, it may have the number of one
@@ -154,17 +154,18 @@ def _be_deaf(unused: Sequence[int]) -> None:
             os.close(descriptor)
 
 
+def become_subreaper(libc: ctypes.CDLL) -> None:
+    """Make this process the parent of all orphans below it; nothing where that is unknown."""
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
 @final
 class _Libc:
     """The calls that Python does not have."""
 
     def __init__(self) -> None:
-        self._calls = ctypes.CDLL(None, use_errno=True)
-
-    def become_subreaper(self) -> None:
-        """Make this process the parent of all orphans below it; nothing where that is unknown."""
-        if hasattr(self._calls, "prctl"):
-            self._calls.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+        self.calls = ctypes.CDLL(None, use_errno=True)
 
     def lock_memory(self) -> int:
         """0, or the error number."""
@@ -172,7 +173,7 @@ class _Libc:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limits[1], limits[1]))
         # With a bound, locking what comes later could end this process.
         later = _MCL_FUTURE if limits[1] == resource.RLIM_INFINITY else 0
-        failed = self._calls.mlockall(_MCL_CURRENT | later)
+        failed = self.calls.mlockall(_MCL_CURRENT | later)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, limits)  # the worker inherits it
         return ctypes.get_errno() if failed else 0
 
@@ -180,12 +181,12 @@ class _Libc:
         """A timer that kills this process."""
         event = struct.pack("Pii48x", 0, TIMER_SIGNAL, _SIGEV_SIGNAL)
         timer = ctypes.c_void_p()
-        self._check(self._calls.timer_create(TIMER_CLOCK, event, ctypes.byref(timer)))
+        self._check(self.calls.timer_create(TIMER_CLOCK, event, ctypes.byref(timer)))
         return timer
 
     def set_timer(self, timer: ctypes.c_void_p, at_ns: int) -> None:
         setting = struct.pack("llll", 0, 0, *divmod(max(at_ns, 1), _NS))
-        self._check(self._calls.timer_settime(timer, TIMER_FLAGS, setting, None))
+        self._check(self.calls.timer_settime(timer, TIMER_FLAGS, setting, None))
 
     def _check(self, failed: int) -> None:
         if failed:
@@ -287,14 +288,14 @@ def _kill_others(woken: int) -> None:
                 pass
         except ChildProcessError:  # there is none left
             return
-        for pid in _children():
+        for pid in children_of_this():
             with contextlib.suppress(ProcessLookupError, PermissionError):  # sudo's
                 os.kill(pid, signal.SIGKILL)
         poll.poll(100)
         _drain(woken)
 
 
-def _children() -> list[int]:
+def children_of_this() -> list[int]:
     """The children of this process that are not reaped; none where there is no /proc."""
     own, found = os.getpid(), []
     for process in Path("/proc").glob("[0-9]*"):

@@ -54,6 +54,7 @@ from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
+from .apart import ApartCalls, ApartPool, open_apart
 from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
@@ -66,10 +67,13 @@ from .traced import TracedModel
 class Runner:
     """Runs requests on one environment.  Made by :func:`open_runner`."""
 
-    def __init__(self, env: LoadedEnvironment, backend: CodeBackend, models: Models) -> None:
+    def __init__(
+        self, env: LoadedEnvironment, backend: CodeBackend, models: Models, apart: ApartPool
+    ) -> None:
         self._env = env
         self._backend = backend
-        self._models = models
+        self.models = models
+        self.calls_apart = apart
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
         """Totals of all rollouts' model calls, and the histogram of their durations."""
@@ -84,16 +88,16 @@ class Runner:
         errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         """
-        model: Model = self._models.get(request.endpoint)
+        model: Model = self.models.get(request.endpoint)
         trace = tracing.NO_TRACE
         for role in self._env.roles_of(request.roles):
-            self._models.in_role(role, request.roles)
+            self.models.in_role(role, request.roles)
         if traceparent is not None:
             trace = tracing.Trace(traceparent)
             model = TracedModel(model, trace, request.endpoint)
         scorer = scorer_of(self._env) if request.kind == "rescore" else None
         model = NoPolicy() if scorer is not None else model
-        job = _Job(request, request_id, model, self._models, self.usage, said, noted, trace)
+        job = _Job(self, request, request_id, model, said, noted, trace)
         if scorer is not None:
             return await self._attempts(_RescoreCode(scorer, job), here=here)
         if request.kind == "rollout":
@@ -105,7 +109,7 @@ class Runner:
     def tell_waits(self) -> None:
         """Let the notes of rollouts say how long they wait for their model; called with each
         beat."""
-        self._models.tell_waits()
+        self.models.tell_waits()
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
         """The members of a group, concurrently, each with attempts of its own."""
@@ -296,18 +300,17 @@ class _Job:
     """A running request, which makes the rollouts for its attempts."""
 
     def __init__(
-        self, request: RolloutRequest, request_id: str, model: Model, models: Models,
-        usage: ModelUsage, said: Callable[[bytes], None] | None,
-        noted: Callable[[bytes], None] | None, trace: tracing.Trace,
+        self, runner: Runner, request: RolloutRequest, request_id: str, model: Model,
+        said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
+        trace: tracing.Trace,
     ) -> None:  # fmt: skip
+        self._runner = runner
         self._trace = trace
         self._said = said
         self._noted = noted
         self.request = request
         self._request_id = request_id
         self._model = model
-        self._models = models
-        self._usage = usage
 
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
         """The environment's argument for one attempt."""
@@ -325,7 +328,7 @@ class _Job:
             model = model.for_rollout(asker)
 
         def in_role(role: str) -> Model:
-            model = RoleModel(role, request.roles, self._models, asker, self._trace)
+            model = RoleModel(role, request.roles, self._runner.models, asker, self._trace)
             return callable_from(model, context.carrier)
 
         return Rollout(
@@ -339,11 +342,12 @@ class _Job:
             member=member,
             cancelled=context.cancelled,
             endpoint=request.endpoint,
-            usage=ModelUsage(self._usage),
+            usage=ModelUsage(self._runner.usage),
             delta=_delta(self._said if alone else None),
             note=note,
             _in_role=in_role,
             _trace=self._trace,
+            _apart=ApartCalls(self._runner.calls_apart, context.carrier),
         )
 
     def _notes(self, member: int, attempt: int) -> RolloutNotes:
@@ -402,7 +406,8 @@ async def open_runner(
         backend = await stack.enter_async_context(
             open_backend(env.backend, threads=threads, mixed=env.mixed)
         )
-        runner = Runner(env, backend, models)
+        apart = await stack.enter_async_context(open_apart())
+        runner = Runner(env, backend, models, apart)
         await runner._hook("setup")
         try:
             yield runner

@@ -1,0 +1,55 @@
+"""Classes with tools whose rewards are computed apart."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+
+from trio_envserve import apart
+
+
+class Marked:
+    def reset(self, do: str = "") -> str:
+        self.do, self.pid = do, os.getpid()
+        if do == "keep a lock":
+            self.lock = threading.Lock()
+        return "Go."
+
+    def oracle(self) -> list[str]:
+        return ["Done."]
+
+    @apart(timeout_s=3)
+    def get_reward(self) -> dict[str, float]:
+        if self.do == "hang":
+            re.match(r"(a+)+$", "a" * 40 + "b")
+        if self.do == "raise":
+            raise ValueError("no such answer")
+        if self.do == "leave":
+            os._exit(1)
+        here, self.pid = self.pid, os.getpid()
+        return {"reward": 1.0, "apart": float(here != self.pid)}
+
+    def rollout_state(self) -> dict[str, int]:
+        return {"pid": self.pid}
+
+
+class OnAsyncio(Marked):
+    backend = "asyncio"
+
+
+class InMainThread(Marked):
+    main_thread = True
+
+
+class Static:
+    async def reset(self) -> str:
+        return "Go."
+
+    async def oracle(self) -> list[str]:
+        return ["Done."]
+
+    @staticmethod
+    @apart
+    def get_reward() -> float:
+        return float(os.getpid())

@@ -1,0 +1,144 @@
+"""Functions that are called apart."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def hang() -> object:
+    """Holds the interpreter for ever."""
+    return re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+HANG = f'tests/worker/scorers.py", line {hang.__code__.co_firstlineno + 2}, in hang'
+"""The line where it stands, as stacks have it."""
+
+
+def write_pid_and_hang(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    hang()
+
+
+def never_ending_child(path: str) -> int:
+    """Forks a process that does not end; returns its id, which it writes down, too."""
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    Path(path).write_text(str(child))
+    return child
+
+
+def fork_and_hang(path: str) -> None:
+    never_ending_child(path)
+    hang()
+
+
+def fork_and_return_twice() -> int:
+    os.fork()
+    return os.getpid()
+
+
+def fork_and_leave(path: str) -> NoReturn:
+    never_ending_child(path)
+    os._exit(7)
+
+
+def allocate() -> None:
+    taken = []
+    while True:
+        taken.append(bytearray(1 << 22))
+
+
+def print_a_gigabyte() -> str:
+    for _ in range(1024):
+        print("x" * (1 << 20))
+    os.write(1, b"y" * 1024)
+    return "printed"
+
+
+class OddError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("very odd")
+        self.lock = threading.Lock()
+
+
+class OneArgument(Exception):
+    """Can be pickled, and not be read."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Liar(Exception):
+    """Has text that raises."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+def raise_value_error() -> NoReturn:
+    raise ValueError("a wrong answer")
+
+
+def raise_odd_error() -> NoReturn:
+    raise OddError
+
+
+def raise_one_argument() -> NoReturn:
+    raise OneArgument(1, 2)
+
+
+def raise_liar() -> NoReturn:
+    raise Liar
+
+
+def leave() -> NoReturn:
+    os._exit(3)
+
+
+def leave_politely() -> NoReturn:
+    sys.exit("politely")
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def return_a_lambda() -> object:
+    return lambda: None
+
+
+def return_much() -> bytes:
+    return bytes((1 << 28) + 1)
+
+
+def leave_a_thread() -> int:
+    threading.Thread(target=time.sleep, args=(1e6,)).start()
+    return os.getpid()
+
+
+async def a_coroutine() -> None:
+    """Not to be called apart."""

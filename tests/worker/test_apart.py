@@ -1,0 +1,294 @@
+"""Calls apart: whatever a function does in its process, its caller is told, and nobody else is
+held up."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import trio
+
+from tests.proc import children, is_alive
+from tests.worker import scorers
+from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
+from trio_envserve import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, foreign
+from trio_envserve.envs import load
+from trio_envserve.envs.apart import ApartReply, call_of, checked, value_of
+from trio_envserve.worker import apart as apart_module
+from trio_envserve.worker.apart import ApartPool, open_apart
+from trio_envserve.worker.failures import EnvironmentFailure, code_of
+
+pytestmark = [pytest.mark.real]
+
+LONG_S = 120.0
+SHORT_S = 0.3
+"""For what never ends."""
+
+
+async def called(pool: ApartPool, function: Any, *args: Any, **limits: Any) -> Any:
+    given = {"timeout_s": LONG_S, "memory_bytes": None, **limits}
+    call = call_of(function, args, checked(**given))
+    with trio.fail_after(LONG_S):
+        return value_of(call.name, await pool.run(call))
+
+
+async def gone(pid: int) -> None:
+    """Until a process has ended."""
+    with trio.fail_after(30):
+        while is_alive(pid):  # noqa: ASYNC110  # nothing tells it
+            await trio.sleep(0.01)
+
+
+def number_in(path: Path) -> int:
+    """The process id in a file; 0 if it is not there yet."""
+    return int((path.exists() and path.read_text()) or 0)
+
+
+async def written(path: Path) -> int:
+    """The process id in a file, once it is there."""
+    with trio.fail_after(30):
+        while not number_in(path):  # noqa: ASYNC110  # nothing tells it
+            await trio.sleep(0.01)
+    return number_in(path)
+
+
+async def on_trio(rollout):
+    return await rollout.apart(*rollout.input, timeout_s=LONG_S)
+
+
+def in_thread(rollout):
+    return rollout.apart_sync(*rollout.input, timeout_s=LONG_S)
+
+
+@on_asyncio
+async def in_asyncio(rollout):
+    return await rollout.apart(*rollout.input, timeout_s=LONG_S)
+
+
+FUNCTIONS = {"trio": on_trio, "thread": in_thread, "asyncio": in_asyncio}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_call_apart_has_the_value_of_its_function_on_each_backend(backend: str):
+    async with opened(load(FUNCTIONS[backend]), threads=2) as runner:
+        assert await runner.run(request((scorers.doubled, 21)), request_id="ab#0") == 42
+        pid = await runner.run(request((scorers.own_pid,)), request_id="ab#1")
+        assert pid != os.getpid()
+        assert await runner.run(request((scorers.own_pid,)), request_id="ab#2") == pid
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_error_of_a_call_apart_is_raised_in_the_rollout(backend: str):
+    async with opened(load(FUNCTIONS[backend]), threads=2) as runner:
+        with pytest.raises(EnvironmentFailure, match="ValueError: a wrong answer") as caught:
+            await runner.run(request((scorers.raise_value_error,)), request_id="ab#0")
+        [note] = caught.value.exception.__notes__
+        assert "in raise_value_error" in note
+        assert "apart_process.py" not in note
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_cancelling_a_rollout_kills_the_process_of_its_call(backend: str, tmp_path: Path):
+    paths = tmp_path / "pid", tmp_path / "child"
+    async with (
+        opened(load(FUNCTIONS[backend]), threads=2) as runner, trio.open_nursery() as nursery
+    ):  # fmt: skip
+        for function, path in zip(
+            (scorers.write_pid_and_hang, scorers.fork_and_hang), paths, strict=True
+        ):
+            asked = request((function, str(path)))
+            nursery.start_soon(lambda asked=asked: runner.run(asked, request_id="ab#0"))
+        pids = [await written(path) for path in paths]
+        nursery.cancel_scope.cancel()
+    for pid in pids:
+        await gone(pid)
+
+
+async def test_a_blocking_call_on_a_loop_is_refused():
+    async def body(rollout):
+        return rollout.apart_sync(scorers.own_pid)
+
+    for function in (body, on_asyncio(body)):
+        async with opened(load(function), threads=2) as runner:
+            with pytest.raises(EnvironmentFailure, match=r"runs on a loop: await .* apart\(\)"):
+                await runner.run(request(), request_id="ab#0")
+
+
+async def test_a_coroutine_in_a_thread_is_refused():
+    def body(rollout):
+        rollout.apart(scorers.own_pid).send(None)
+
+    async with opened(load(body), threads=2) as runner:
+        with pytest.raises(EnvironmentFailure, match=r"runs in a thread: call .* apart_sync\(\)"):
+            await runner.run(request(), request_id="ab#0")
+
+
+RAISED: dict[str, tuple[Any, type[BaseException], str]] = {
+    "an exception": (scorers.raise_value_error, ValueError, "a wrong answer"),
+    "one that cannot be pickled": (scorers.raise_odd_error, RuntimeError, "OddError: very odd"),
+    "one that cannot be read": (scorers.raise_one_argument, RuntimeError, "OneArgument: 1 and 2"),
+    "one whose text raises": (scorers.raise_liar, scorers.Liar, ""),
+    "an exit": (scorers.leave_politely, RuntimeError, "SystemExit: politely"),
+    "a lambda": (scorers.return_a_lambda, TypeError, "it returned what cannot be pickled"),
+    "too much": (scorers.return_much, TypeError, "it returned 268"),
+}
+
+
+@pytest.mark.parametrize("what", RAISED)
+async def test_ends_of_functions_that_raise_keep_the_process(what: str):
+    function, kind, text = RAISED[what]
+    async with open_apart() as pool:
+        pid = await called(pool, scorers.own_pid)
+        with pytest.raises(kind) as caught:
+            await called(pool, function)
+        assert text in (foreign.text(caught.value) or "")
+        assert await called(pool, scorers.own_pid) == pid
+
+
+async def test_function_that_holds_the_interpreter_is_ended_at_its_limit_with_its_line():
+    async with open_apart() as pool:
+        with pytest.raises(ApartTimeout) as caught:
+            await called(pool, scorers.hang, timeout_s=SHORT_S)
+        assert scorers.HANG in caught.value.where
+        assert str(caught.value) == (
+            f"hang took longer than 0.3 s (timeout_s), and its process was ended, at "
+            f"{caught.value.where}"
+        )
+        assert code_of(caught.value) == "apart-timeout"
+        assert "in match" in caught.value.__notes__[0]  # the whole stack
+        assert await called(pool, scorers.doubled, 1) == 2
+
+
+async def test_process_that_is_stopped_is_killed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(apart_module, "START_S", 2.0)
+    async with open_apart() as pool:
+        with pytest.raises(ApartTimeout, match=r"had not ended 2\.3 s after it was called"):
+            await called(pool, scorers.stop_itself, timeout_s=SHORT_S)
+
+
+async def test_deaths_of_processes_are_told_as_such():
+    async with open_apart() as pool:
+        with pytest.raises(ApartDied, match="leave ran died: it exited with status 3") as caught:
+            await called(pool, scorers.leave)
+        assert code_of(caught.value) == "apart-died"
+        with pytest.raises(ApartDied, match="ended by SIGSEGV") as caught:
+            await called(pool, scorers.crash, memory_bytes=1 << 28)
+        assert 'scorers.py", line' in caught.value.where
+        assert str(caught.value).endswith("it may have needed more than its memory_bytes")
+
+
+async def test_memory_of_a_call_is_limited_and_what_it_took_is_given_back():
+    async with open_apart() as pool:
+        with pytest.raises(ApartOutOfMemory, match="more than the 100000000 bytes") as caught:
+            await called(pool, scorers.allocate, memory_bytes=100_000_000)
+        assert code_of(caught.value) == "apart-memory"
+        array = await called(pool, numpy.zeros, 1_000_000, memory_bytes=1 << 28)
+        assert array.shape == (1_000_000,)
+
+
+async def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path):
+    path = tmp_path / "child"
+    async with open_apart() as pool:
+        await gone(await called(pool, scorers.never_ending_child, str(path)))
+        assert isinstance(await called(pool, scorers.fork_and_return_twice), int)
+        with pytest.raises(ApartTimeout):
+            await called(pool, scorers.fork_and_hang, str(path), timeout_s=SHORT_S)
+        await gone(number_in(path))
+        with pytest.raises(ApartDied, match="status 7"):  # at once: the child has no pipe
+            await called(pool, scorers.fork_and_leave, str(path))
+        await gone(number_in(path))
+
+
+async def test_prints_of_a_call_are_bounded(capfd: pytest.CaptureFixture[str]):
+    async with open_apart() as pool:
+        assert await called(pool, scorers.print_a_gigabyte) == "printed"
+        assert await called(pool, print, "the next call") is None
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert 64 << 10 <= len(told.err) < 66 << 10
+    assert "[what this call apart prints further is left out]\nthe next call\n" in told.err
+
+
+async def test_process_with_threads_of_a_call_is_not_used_again():
+    async with open_apart() as pool:
+        pid = await called(pool, scorers.leave_a_thread)
+        assert await called(pool, scorers.own_pid) != pid
+        await gone(pid)
+
+
+async def test_call_that_finds_an_idle_process_dead_has_another():
+    async with open_apart() as pool:
+        pid = await called(pool, scorers.own_pid)
+        os.kill(pid, signal.SIGKILL)
+        assert await called(pool, scorers.own_pid) != pid
+
+
+async def test_processes_are_bounded_kept_and_end_with_the_pool():
+    before = set(children(os.getpid()))
+    async with open_apart() as pool:
+        assert set(children(os.getpid())) == before  # nothing starts before the first call
+        async with trio.open_nursery() as nursery:
+            for number in range(3 * apart_module.PROCESSES):
+                nursery.start_soon(called, pool, scorers.doubled, number)
+        pids = set(children(os.getpid())) - before
+        # One more keeps track of what processes share; it is the interpreter's own.
+        assert len(pids) <= apart_module.PROCESSES + 1
+        own = await called(pool, scorers.own_pid)
+        assert own in pids
+    await gone(own)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: 1, r"<lambda> cannot be called in another process, .*top of a module"),
+        (threading.Lock().acquire, r"acquire cannot be called in another process"),
+        (scorers.a_coroutine, "a_coroutine is a coroutine function"),
+        ("score", "calls a function, not str"),
+    ],
+)
+async def test_what_cannot_travel_is_refused(function: Any, text: str):
+    with pytest.raises(TypeError, match=text):
+        call_of(function, (), checked(1.0, None))
+
+
+async def test_arguments_that_cannot_travel_are_refused():
+    with pytest.raises(TypeError, match=r"doubled cannot be .*an argument cannot be pickled"):
+        call_of(scorers.doubled, (threading.Lock(),), checked(1.0, None))
+    with pytest.raises(TypeError, match=r"take 268.* bytes, of 268435456 at most"):
+        call_of(scorers.doubled, (bytes(1 << 28),), checked(1.0, None))
+
+
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
+def test_limits_that_are_none_are_refused(value: float):
+    with pytest.raises(ValueError, match="timeout_s is a number above zero"):
+        checked(value, None)
+    with pytest.raises(ValueError, match="memory_bytes is a number above zero"):
+        checked(1.0, value)  # type: ignore[arg-type]  # NaN, say
+
+
+@pytest.mark.parametrize("value", ["1", True, None])
+def test_limits_that_are_no_numbers_are_refused(value: Any):
+    with pytest.raises(TypeError, match="timeout_s is a number, not"):
+        checked(value, None)
+
+
+def test_exit_that_travelled_is_no_exit_here():
+    reply = ApartReply(None, pickle.dumps(SystemExit(1)), "SystemExit: 1")
+    with pytest.raises(RuntimeError, match="SystemExit: 1"):
+        value_of("f", reply)
+
+
+def test_errors_of_calls_apart_have_codes_of_their_own():
+    kinds = (ApartTimeout, ApartOutOfMemory, ApartDied)
+    assert [code_of(kind("text")) for kind in kinds] == [
+        "apart-timeout", "apart-memory", "apart-died",
+    ]  # fmt: skip
+    assert all(issubclass(kind, ApartError) for kind in kinds)

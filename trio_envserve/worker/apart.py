@@ -1,0 +1,223 @@
+"""The processes of a worker for calls apart (:mod:`trio_envserve.envs.apart`), on trio-parallel.
+
+Theory of operation
+-------------------
+The pool opens with the first call, has at most :data:`PROCESSES` processes, which are kept for
+later calls, and closes with its worker; the guard of a worker that is killed kills them.
+
+A call that takes too long ends its own process, by a timer that needs no interpreter lock
+(:mod:`.apart_process`).  The time counts from the moment at which the function is called: not
+while the call waits for a process, nor while that starts or imports.  A process that does not even
+get there, or is stopped, is killed from here after :data:`START_S` more.  A cancelled call ends at
+once, and its process is killed.  With a process all die that are in its process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, final
+
+import trio
+
+from ..core.stack_frames import authors_line, dumped_stacks
+from ..envs.apart import (
+    MOST_BYTES,
+    ApartCall,
+    ApartDied,
+    ApartOutOfMemory,
+    ApartReply,
+    ApartTimeout,
+    need_library,
+)
+from . import apart_process
+from .carriers import CodeCarrier
+from .failures import log
+
+PROCESSES = max(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+"""Most processes of one worker: one for each processor, and more than one where calls hang."""
+
+START_S = 60.0
+"""Time that a process may take to start and to import what a call needs, in seconds."""
+CLOSE_S = 2.0
+"""Time that idle processes have to end when the pool closes, in seconds."""
+
+_NO_GUARD = (
+    ". It imports the program that serves, if that is a script: what the script does belongs below "
+    'if __name__ == "__main__"'
+)
+_TIMED_OUT = "Timeout ("
+"""Begin of what the timer writes."""
+
+
+@final
+class ApartPool:
+    """The processes for calls apart of one worker.  Made by :func:`open_apart`."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(PROCESSES)
+        self._papers: list[_Paper] = []
+        """Papers of which no call has need now."""
+        self._opened = AsyncExitStack()
+        self._context: Any = None
+        """Context of trio-parallel; None before the first call."""
+
+    async def run(self, call: ApartCall) -> ApartReply:
+        """Run a call in some process.  Raises ``ApartError`` if that has ended."""
+        async with self._limiter:
+            if self._context is None:
+                self._context = await self._opened.enter_async_context(_open_context())
+            paper = self._papers.pop() if self._papers else _Paper(self._opened)
+            try:
+                return await self._run(call, paper)
+            finally:
+                self._papers.append(paper)
+
+    async def _run(self, call: ApartCall, paper: _Paper) -> ApartReply:
+        from trio_parallel import BrokenWorkerError
+
+        limits = call.limits
+        for is_last in (False, True):
+            paper.clear()
+            reply: Any = None
+            try:
+                with trio.move_on_after(START_S + limits.timeout_s):
+                    reply = await self._context.run_sync(
+                        apart_process.run, paper.path, *limits, call.module, call.file, call.job,
+                        MOST_BYTES, kill_on_cancel=True, limiter=contextlib.nullcontext(),
+                    )  # fmt: skip
+            except BrokenWorkerError as error:
+                if paper.has_begun or is_last:
+                    raise self._ended(call, paper, error.args[-1].exitcode) from None
+                continue  # it died while it was idle, say: nothing has run
+            finally:
+                if reply is None:
+                    paper.end_group()
+            break
+        if reply is None:
+            text = f"{call.name} had not ended {START_S + limits.timeout_s:g} s after it was called"
+            raise ApartTimeout(f"{text}, and its process was killed")
+        if reply == apart_process.OUT_OF_MEMORY:
+            most = f"{limits.memory_bytes} bytes of memory that it may take (memory_bytes)"
+            raise ApartOutOfMemory(f"{call.name} needed more than the {most}")
+        return ApartReply(*reply)
+
+    def _ended(self, call: ApartCall, paper: _Paper, status: int) -> ApartTimeout | ApartDied:
+        """The error of a call whose process has ended."""
+        text = paper.read()
+        stack = dumped_stacks(text)[-1:]  # the main thread's, which runs the call
+        where = authors_line(stack[0]) if stack else ""
+        at = f", at {where}" if where else ""
+        if text.startswith(_TIMED_OUT):
+            told = f"{call.name} took longer than {call.limits.timeout_s:g} s (timeout_s)"
+            return ApartTimeout(f"{told}, and its process was ended{at}", where, *stack)
+        if not paper.has_begun:
+            told = f"the process for {call.name} died before it could call it: {_how(status)}"
+            return ApartDied(told + (_NO_GUARD if status == 1 else ""))
+        told = f"the process in which {call.name} ran died{at}: {_how(status)}"
+        if status < 0 and call.limits.memory_bytes is not None:
+            told += "; it may have needed more than its memory_bytes"
+        return ApartDied(told, where, *stack)
+
+    async def aclose(self) -> None:
+        """End all processes."""
+        from trio_parallel import BrokenWorkerError
+
+        try:
+            await self._opened.aclose()
+        except BrokenWorkerError as error:  # one died while it was idle, or had to be killed
+            log(logging.DEBUG, "processes for calls apart: %s", error)
+
+
+@asynccontextmanager
+async def open_apart() -> AsyncIterator[ApartPool]:
+    """A pool, which starts processes once they are needed.  All calls must have ended before the
+    block does."""
+    pool = ApartPool()
+    try:
+        yield pool
+    finally:
+        if pool._context is not None:
+            await pool.aclose()  # noqa: ASYNC102
+
+
+@asynccontextmanager
+async def _open_context() -> AsyncIterator[Any]:
+    need_library()
+    import trio_parallel
+
+    async with trio_parallel.open_worker_context(
+        init=apart_process.begin, retire=apart_process.retire, grace_period=CLOSE_S
+    ) as context:
+        yield context
+
+
+@final
+class ApartCalls:
+    """The calls apart of one rollout."""
+
+    def __init__(self, pool: ApartPool, carrier: CodeCarrier) -> None:
+        self._pool = pool
+        self._carrier = carrier
+
+    async def run(self, call: ApartCall) -> ApartReply:
+        """See ``Apart.run``."""
+        reply: ApartReply = await self._carrier.call(functools.partial(self._pool.run, call))
+        return reply
+
+    def run_sync(self, call: ApartCall) -> ApartReply:
+        """See ``Apart.run_sync``."""
+        reply: ApartReply = self._carrier.call_sync(functools.partial(self._pool.run, call))
+        return reply
+
+
+@final
+class _Paper:
+    """A file on which a process writes its id, and its stack if it ends badly."""
+
+    def __init__(self, closed_with: AsyncExitStack) -> None:
+        if hasattr(os, "memfd_create"):  # so that no file is left behind
+            self._fd = os.memfd_create("trio-envserve-apart")
+            closed_with.callback(os.close, self._fd)
+            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        else:
+            file = tempfile.NamedTemporaryFile()  # noqa: SIM115  # the stack closes it
+            closed_with.enter_context(file)
+            self._fd, self.path = file.fileno(), file.name
+
+    def clear(self) -> None:
+        os.ftruncate(self._fd, 0)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process has written its id."""
+        return os.fstat(self._fd).st_size >= apart_process.PID_BYTES
+
+    def read(self) -> str:
+        """The text after the process id."""
+        size = os.fstat(self._fd).st_size
+        return os.pread(self._fd, size, apart_process.PID_BYTES).decode(errors="replace")
+
+    def end_group(self) -> None:
+        """Kill what is left of the process group of a process that has ended.  While it has a
+        member, its number is no other process's."""
+        pid = int.from_bytes(os.pread(self._fd, apart_process.PID_BYTES, 0), "big")
+        if pid > 1:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"it exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"it was ended by {name}"

@@ -1,0 +1,251 @@
+"""The inside of a process for calls apart.  Nothing heavy is imported here: each process pays.
+
+Theory of operation
+-------------------
+The process calls one function after the other (:func:`run`), in its main thread.  The *paper* of
+a call is a file that outlives the process: it gets the process id, and the stack if the process
+ends badly.  Nothing in it needs the interpreter lock: at the limit of time a timer of
+``faulthandler`` writes the stack and ends the process, whatever holds the interpreter, and so
+does its handler of crashes.
+
+What a call starts ends with it: processes are killed, and a process in which it has left threads
+is not used again.  A forked child gets none of the descriptors by which this process speaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib.util
+import io
+import multiprocessing.util
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, final
+
+from ..redaction import hide_named, redacted
+from .guard import become_subreaper, children_of_this
+
+PID_BYTES = 8
+"""Length of the process id, big-endian, at the begin of a paper."""
+OUT_OF_MEMORY = "memory"
+"""The reply of a call that needed more memory than it may."""
+PRINTED_BYTES = 64 * 1024
+"""Most bytes that one call may print."""
+TRACEBACK_CHARACTERS = 32 * 1024
+"""Longest traceback."""
+END_S = 1.0
+"""Time for which the end of the processes that a call has started is waited for, in seconds."""
+FIRST_TO_DIE = "1000"
+"""Mark for the kernel, which ends such a process before others when memory runs out."""
+
+
+@final
+class _State:
+    """The state of this process.  Global, as the process has one task in all."""
+
+    spoilt = False
+    """Whether it is not to be used again."""
+    printed: _Printed
+
+
+@final
+class _Printed(io.RawIOBase):
+    """Standard error, for so much of each call."""
+
+    left = PRINTED_BYTES
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: Any) -> int:
+        taken = len(data)
+        if self.left > 0:
+            text = bytes(data[: self.left]).decode(errors="backslashreplace")
+            self.left -= taken
+            if self.left <= 0:
+                text += "\n[what this call apart prints further is left out]\n"
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, redacted(text).encode(errors="backslashreplace"))
+        return taken
+
+
+def begin() -> None:
+    """Prepare this process; called once."""
+    os.setpgid(0, 0)  # so that all that it starts can be killed together
+    become_subreaper(ctypes.CDLL(None, use_errno=True))
+    with contextlib.suppress(OSError):  # not on Linux
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write(FIRST_TO_DIE)
+    hide_named()
+    with open(os.devnull, "wb") as nothing:  # what programs print there could have no end
+        os.dup2(nothing.fileno(), 1)
+    _State.printed = _Printed()
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_State.printed), errors="backslashreplace", line_buffering=True
+    )
+    # Threads that a call has left behind do not hold up the end of this process.
+    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
+    own = _descriptors()
+    os.register_at_fork(after_in_child=lambda: [*map(_close, own)])
+
+
+def _descriptors() -> list[int]:
+    """The open descriptors beyond the standard ones."""
+    try:
+        found = map(int, os.listdir("/proc/self/fd"))
+    except OSError:
+        found = iter(range(256))
+    return [each for each in found if each > 2]
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def retire() -> bool:
+    """Whether this process is to end, since a call has spoilt it; asked after each reply."""
+    # Here, so that the caller does not wait for it: it takes as long as the rest of a short call.
+    faulthandler.cancel_dump_traceback_later()
+    return _State.spoilt
+
+
+def run(
+    paper: str, timeout_s: float, memory_bytes: int | None, module: str, file: str, job: bytes,
+    most_bytes: int,
+) -> tuple[bytes | None, bytes | None, str, str] | str:  # fmt: skip
+    """Call the function of a job; returns the fields of an ``ApartReply``, or
+    :data:`OUT_OF_MEMORY`."""
+    pid, threads = os.getpid(), threading.active_count()
+    _State.printed.left = PRINTED_BYTES
+    with open(paper, "wb", buffering=0) as written:
+        written.write(pid.to_bytes(PID_BYTES, "big"))
+        faulthandler.enable(written)
+        try:
+            return _reply(written, timeout_s, memory_bytes, module, file, job, most_bytes)
+        finally:
+            if os.getpid() != pid:  # a forked child that has returned
+                os._exit(os.EX_SOFTWARE)
+            faulthandler.disable()
+            if threading.active_count() > threads:
+                _State.spoilt = True
+            _end_children()
+
+
+def _reply(
+    written: io.FileIO, timeout_s: float, memory_bytes: int | None, module: str, file: str,
+    job: bytes, most_bytes: int,
+) -> tuple[bytes | None, bytes | None, str, str] | str:  # fmt: skip
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        _import(module, file)
+        function, args = pickle.loads(job)
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=written)
+        if memory_bytes is not None:
+            _limit(memory_bytes, before[1])
+        return _pickled(function(*args), most_bytes), None, "", ""
+    except MemoryError as error:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        _State.spoilt = True
+        return _raised(error) if memory_bytes is None else OUT_OF_MEMORY
+    except BaseException as error:  # whatever the function raises is its caller's
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        return _raised(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        sys.stdout.flush()
+
+
+def _import(module: str, file: str) -> None:
+    """Import a module by its file, as the worker has done."""
+    if not module or module in sys.modules:
+        return
+    found = importlib.util.spec_from_file_location(module, file)
+    assert found is not None
+    assert found.loader is not None
+    sys.modules[module] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(sys.modules[module])
+
+
+def _limit(memory_bytes: int, hard: int) -> None:
+    """Limit the memory of this process to what it has and so much more."""
+    try:
+        with open("/proc/self/statm") as statm:
+            has = int(statm.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return  # not on Linux, where the limit would not count either
+    most = has + memory_bytes
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _pickled(value: Any, most_bytes: int) -> bytes:
+    try:
+        made = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        text = f"it returned what cannot be pickled ({type(error).__name__}: {error})"
+        raise TypeError(text) from None
+    if len(made) > most_bytes:
+        raise TypeError(f"it returned {len(made)} bytes, of {most_bytes} at most")
+    return made
+
+
+def _raised(error: BaseException) -> tuple[bytes | None, bytes | None, str, str]:
+    return None, _read_back(error), _safely(_told, error), _safely(_traceback, error)
+
+
+def _read_back(error: BaseException) -> bytes | None:
+    """The pickle of an exception, if it can be read."""
+    try:
+        made = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+        return made if type(pickle.loads(made)) is type(error) else None
+    except BaseException:  # its own code may raise anything
+        return None
+
+
+def _safely(text_of: Callable[[BaseException], str], error: BaseException) -> str:
+    try:
+        text = text_of(error)
+        return str(text)[-TRACEBACK_CHARACTERS:].encode(errors="backslashreplace").decode()
+    except BaseException:  # its own code may raise anything
+        return type(error).__name__
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {error}"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(error.with_traceback(frames)))
+
+
+def _end_children() -> None:
+    """Kill and reap the processes that the call has started."""
+    until_s = time.monotonic() + END_S
+    while time.monotonic() < until_s:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # there is none
+            return
+        for pid in children_of_this():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
