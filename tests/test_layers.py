@@ -46,14 +46,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing",
     },
     "envs": WORDS | {
-        "redaction", "core.values", "core.notes", "models", "foreign", "near", "options",
-        "tracing",
+        "redaction", "core.values", "core.notes", "core.stack_frames", "models", "foreign",
+        "near", "options", "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "logs", "foreign", "redaction",
         "tracing", "otlp",
     },
-    "host": {"core", "net", "envs", "worker"},
+    "host": {"core", "net", "envs", "worker", "redaction"},
     "server": {
         "core", "net", "models", "envs", "worker", "host", "logs", "regular_files", "tracing",
         "options",

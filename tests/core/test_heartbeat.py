@@ -9,7 +9,9 @@ import string
 import pytest
 
 from trio_envserve.core.heartbeat import (
+    AT_CHARACTERS,
     HEARTBEAT_LINE_BYTES,
+    HOLDER_CHARACTERS,
     Heartbeat,
     HeartbeatLines,
     StackQuestion,
@@ -89,3 +91,26 @@ def test_a_line_without_an_end_takes_no_memory_and_is_left_out():
     with pytest.raises(ValueError, match="a line of more than"):
         lines.feed(b'{"lag_s": 1}\n')
     assert lines.feed(json.dumps(Heartbeat(2.0)._asdict()).encode() + b"\n") == Heartbeat(2.0)
+
+
+def test_holder_of_an_interpreter_travels_and_is_told():
+    where = '  File "/a.py", line 1, in f\n\n\n  File "/b.py", line 2, in g\n'
+    told = Heartbeat(where=where, holder="ab#1")
+    line = told.to_line()
+    assert HeartbeatLines().feed(line) == told
+    assert told.held == (
+        'its interpreter is held by request ab#1, at File "/a.py", line 1, in f or '
+        'File "/b.py", line 2, in g'
+    )
+    assert Heartbeat(holder="").held == "its interpreter is held"
+    assert b"holder" not in Heartbeat().to_line()
+
+
+def test_g10_holder_is_short_whatever_a_worker_says():
+    long = Heartbeat(where='  File "/a.py", line 1, in f\n\n' * 1_000, holder="x" * 10_000)
+    told = HeartbeatLines().feed(long.to_line())
+    assert told is not None
+    assert told.holder == "x" * HOLDER_CHARACTERS
+    assert len(long.held) < AT_CHARACTERS + HOLDER_CHARACTERS + 60
+    with pytest.raises(ValueError, match="holder is not a text"):
+        HeartbeatLines().feed(b'{"holder": 1}\n')

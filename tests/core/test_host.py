@@ -38,6 +38,7 @@ from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, To
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
+    HolderFound,
     HostsDead,
     Spawned,
     StackTaken,
@@ -88,6 +89,17 @@ def test_a_worker_of_a_host_is_asked_for_a_stack_and_says_it():
         StackTaken(b"w1-1", link.now_s, 5, "line 3"),
     ]
     assert not link.hosts.take(ask._replace(worker=b"another"))
+
+
+def test_holder_of_an_interpreter_of_a_host_is_told():
+    link = joined(workers=2)
+    link.host.worker_heartbeat(b"w1-1", Heartbeat(where="line 3", holder="0a1b2c3d#4"))
+    link.host.worker_heartbeat(b"w1-1", Heartbeat(where="line 4", holder=""))
+    link.settle()
+    assert link.inputs[-2:] == [
+        HolderFound(b"w1-1", link.now_s, "0a1b2c3d#4", "line 3"),
+        HolderFound(b"w1-1", link.now_s, "", "line 4"),
+    ]
 
 
 def test_the_longest_stack_goes_through_the_link():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +61,31 @@ def test_g9_each_says_what_is_known(outcome, made, code, verdict, status):
     assert (header.session, header.sequence) == made.id
     assert header.executions == info.executions == made.executions
     assert info.worker == ("w0-1" if made.state is RUNNING else "")
+
+
+def test_request_that_held_the_interpreter_is_told_apart():
+    made = entry(RUNNING, executions=1)
+    assert made.execution is not None
+    lost = partial(outcomes.lost, worker_of(), "signal 9", declared_rerun=False)
+    _, info = read(lost(is_holder=True)(made))
+    assert (info.code, info.verdict) == ("interpreter-held", Verdict.MAY_HAVE_RUN)
+    worker = made.execution.worker
+    for worker.holder, is_holder in (("", False), ("another", False), (str(made.id), True)):
+        assert made.execution.is_holder is is_holder
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("outcome", [outcomes.deadline, outcomes.too_old(1.0)])
+def test_deadline_of_a_request_says_who_holds_its_interpreter(outcome, arrived):
+    made = entry(RUNNING, executions=1, arrived=arrived)
+    assert made.execution is not None
+    made.execution_s = None
+    assert "its worker cannot" not in read(outcome(made))[1].message
+    made.execution.worker.held = "its interpreter is held by request ab#1"
+    _, info = read(outcome(made))
+    assert info.message.endswith(
+        "; its worker cannot do that now: its interpreter is held by request ab#1"
+    )
 
 
 @pytest.mark.parametrize(

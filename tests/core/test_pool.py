@@ -71,9 +71,12 @@ def heartbeat(
     return pool.step(life, LifeInput.HEARTBEAT, now_s, Heartbeat(lag_s, memory_bytes, where))
 
 
+HELD = Heartbeat(where='  File "/e.py", line 7, in hang\n', holder="ab#1")
+
 # What each input makes of each phase, and the effects.
 INPUTS: dict[str, Any] = {
     "hello": lambda pool, life: pool.step(life, LifeInput.HELLO, 1.0),
+    "held": lambda pool, life: pool.step(life, LifeInput.HELD, 1.0, HELD),
     "retire": lambda pool, life: pool.step(life, LifeInput.RETIRE, 1.0, "why"),
     "recall": lambda pool, life: pool.step(life, LifeInput.RECALL, 1.0),
     "kill": lambda pool, life: pool.step(life, LifeInput.KILL, 1.0, "why"),
@@ -86,6 +89,7 @@ TABLE: dict[str, dict[Phase, tuple[Phase, list[str]]]] = {
         P.STARTING: (P.READY, ["Report"]), P.READY: (P.READY, []), P.RETIRING: (P.RETIRING, []),
         P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
     },
+    "held": {phase: (phase, ["Report"]) for phase in P},
     "retire": {
         P.STARTING: (P.STARTING, []), P.READY: (P.RETIRING, []), P.RETIRING: (P.RETIRING, []),
         P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
@@ -106,6 +110,24 @@ def test_every_input_in_every_phase(name, phase):
     assert kinds(INPUTS[name](pool, life)) == effects
     assert life.phase is after
     assert (pool.slots[0].life is life) is (not life.leaving)
+
+
+def test_holder_of_an_interpreter_is_told_once_and_in_the_reason_of_the_kill():
+    pool = pool_with()
+    life = ready(pool)
+    held = 'its interpreter is held by request ab#1, at File "/e.py", line 7, in hang'
+    [told] = pool.step(life, LifeInput.HELD, 1.0, HELD)
+    assert told == Report("warning", f"worker w0-1: {held}\n{HELD.where}")
+    assert pool.step(life, LifeInput.HELD, 1.5, HELD) == []
+    assert (life.is_stuck, life.where) == (True, HELD.where)
+    heartbeat(pool, life, 2.0, 0.0, 1, "")  # it was let go
+    assert not life.is_stuck
+    pool.step(life, LifeInput.HELD, 3.0, HELD)
+    assert pool.step(life, LifeInput.TIME, 7.9) == [
+        Report("warning", "worker w0-1 (pid 123): no heartbeat for 5.9 s")
+    ]  # to say who holds it is no sign of life
+    kill = pool.step(life, LifeInput.TIME, 8.1)[0]
+    assert kill == Kill(b"w0-1", f"no heartbeat for 6 s; {held}")
 
 
 @pytest.mark.parametrize("phase", [p for p in Phase if p is not Phase.RETIRING])
@@ -524,7 +546,8 @@ def test_what_is_counted_follows_every_input(phase: Phase, given: LifeInput, sil
     pool = Pool(2, limits, Ids())
     pool.tick(0.0)
     life = pool.lives[b"w0-1"]
-    arg: Any = Heartbeat() if given is LifeInput.HEARTBEAT else "so"
+    beats = (LifeInput.HEARTBEAT, LifeInput.HELD)
+    arg: Any = Heartbeat(holder="") if given in beats else "so"
     for each in PHASES[phase]:
         pool.step(life, each, 0.0, "why")
     if silent:

@@ -12,7 +12,7 @@ from trio_envserve.core import messages, notes, running
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.pages import RunningPage
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.router_inputs import HeartbeatReceived
+from trio_envserve.core.router_inputs import HeartbeatReceived, HolderFound
 from trio_envserve.core.running import RunningPages
 from trio_envserve.core.terms import NOTE_BYTES, Status
 
@@ -87,6 +87,14 @@ def test_where_a_blocked_loop_stands_is_shown_as_long_as_it_is_blocked():
     [row] = ask(pair)["running"]
     assert row["where"].endswith("File 'late.py', line 7, in slow ?")
     assert len(row["where"]) == running.WHERE_CHARACTERS
+    pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 0.0, 0, ""))
+    assert ask(pair)["running"][0]["where"] == ""
+
+
+def test_where_a_held_interpreter_stands_is_shown_as_long_as_it_is_held():
+    pair = Pair.asked(heartbeats=True)
+    pair.give(HolderFound(b"w0-1", pair.now_s, "", "File 'held.py', line 7, in hang"))
+    assert ask(pair)["running"][0]["where"] == "File 'held.py', line 7, in hang"
     pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 0.0, 0, ""))
     assert ask(pair)["running"][0]["where"] == ""
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from trio_envserve.core.stack_frames import AUTHORS_LINE_CHARACTERS, authors_line
+from trio_envserve.core.stack_frames import (
+    AUTHORS_LINE_CHARACTERS,
+    authors_line,
+    dumped_stacks,
+    holder_in,
+    named,
+)
 
 TRIO = "/v/lib/python3.11/site-packages/trio"
 OWN = "/v/lib/python3.11/site-packages/trio_envserve/worker/runners.py"
@@ -74,3 +82,60 @@ def test_g10_a_line_is_short_whatever_a_worker_says():
         len(authors_line(frame("/home/" + "x" * 20_000, 1, "f" * 20_000)))
         == AUTHORS_LINE_CHARACTERS
     )
+
+
+DUMP = """Timeout (0:00:01)!
+Thread 0x00007f0000000001 (most recent call first):
+  File "/v/lib/python3.11/threading.py", line 5 in wait
+  File "/home/env.py", line 9 in "odd" name
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/v/lib/python3.11/re/__init__.py", line 166 in match
+  File "/home/env.py", line 7 in hang
+  ...
+Stack (most recent call first):
+"""
+
+
+def test_dump_of_threads_is_read_as_stacks_with_the_innermost_frame_last():
+    assert dumped_stacks(DUMP) == [
+        '  File "/home/env.py", line 9, in "odd" name\n'
+        '  File "/v/lib/python3.11/threading.py", line 5, in wait\n',
+        '  File "/home/env.py", line 7, in hang\n'
+        '  File "/v/lib/python3.11/re/__init__.py", line 166, in match\n',
+        "",
+    ]
+    assert dumped_stacks('  File "/home/env.py", line 9 in hang\nno dump') == []
+    assert authors_line(dumped_stacks(DUMP)[1]) == 'File "/home/env.py", line 7, in hang'
+
+
+def test_function_that_is_named_is_the_same_but_for_the_name_of_its_frame():
+    apart = 3
+
+    def add(one: int, two: int = 2, *, three: int = 4) -> tuple[int, str]:
+        frame = inspect.currentframe()
+        assert frame is not None
+        return one + two + three + apart, frame.f_code.co_name
+
+    assert named(add, "request ab#1")(1) == (10, "request ab#1")
+    assert add(1) == (10, "add")
+
+
+OTHER = '  File "/e.py", line 5, in f\n'
+AB = f'  File "{OWN}", line 4, in request ab#1\n{OTHER}'
+LIBRARY = '  File "/v/lib/python3.11/threading.py", line 5, in wait\n'
+
+
+@pytest.mark.parametrize(
+    ("stacks", "request_id", "found"),
+    [
+        ([AB, LIBRARY], "ab#1", [AB]),
+        ([LIBRARY, OTHER], "", [OTHER]),
+        ([AB, OTHER], "", [AB, OTHER]),
+        ([LIBRARY, LIBRARY], "", []),
+    ],
+)  # fmt: skip
+def test_holder_is_the_one_thread_that_runs_the_authors_code(
+    stacks: list[str], request_id: str, found: list[str]
+):
+    assert holder_in(stacks) == (request_id, found)

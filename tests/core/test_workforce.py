@@ -16,8 +16,14 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
 from trio_envserve.core.pool import Phase
-from trio_envserve.core.router_inputs import CloseAsked, Exited, HeartbeatReceived, WorkerMessage
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.router_inputs import (
+    CloseAsked,
+    Exited,
+    HeartbeatReceived,
+    HolderFound,
+    WorkerMessage,
+)
+from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed
 
 from .helpers import Pair, identifier, kinds
@@ -560,3 +566,48 @@ def test_failure_14_send_that_fails_between_router_and_worker_is_only_logged(los
         pair.end()
     assert pair.result(call) == b"outcome"
     assert len(pair.runs) == 1
+
+
+WHERE = '  File "/env.py", line 7, in hang\n'
+
+
+def holder(pair: Pair, number: int, worker: bytes = WORKER) -> None:
+    """A host finds that this request of the first session holds the interpreter of its worker."""
+    request = str(RequestId(pair.session.id, number))
+    pair.give(HolderFound(worker, pair.now_s, request, WHERE))
+
+
+def test_request_that_held_the_interpreter_of_a_lost_worker_is_the_only_one_told_so():
+    pair = Pair(heartbeats=True)
+    guilty, beside = pair.submit(rerun=False), pair.submit(rerun=False)
+    holder(pair, guilty)
+    pair.silent.add(WORKER)
+    pair.advance(pair.router.limits.silence_kill_s + 1.0)
+    pair.die(WORKER)
+    found = {number: pair.failure(number) for number in (guilty, beside)}
+    assert found[guilty].code == "interpreter-held"
+    assert found[beside].code == "worker-lost"
+    for error in found.values():
+        assert "line 7, in hang)" in error.message, error.message
+
+
+def test_request_that_has_let_the_interpreter_go_is_not_to_blame():
+    pair = Pair(heartbeats=True)
+    number = pair.submit(rerun=False)
+    holder(pair, number)
+    pair.give(HeartbeatReceived(WORKER, pair.now_s, 0.0, 0, ""))
+    pair.die(WORKER)
+    assert pair.failure(number).code == "worker-lost"
+
+
+def test_holder_in_a_worker_that_nobody_knows_is_ignored():
+    pair = Pair(heartbeats=True)
+    holder(pair, pair.submit(), b"nobody")
+    assert pair.router.workforce.workers[WORKER].holder == ""
+
+
+def test_holder_in_a_worker_that_is_not_ready_is_in_the_reason_of_its_end():
+    pair = Pair(heartbeats=True, hello=False)
+    pair.give(HolderFound(WORKER, pair.now_s, "", WHERE))
+    pair.advance(pair.router.limits.silence_kill_s + 1.0)
+    assert "line 7, in hang" in pair.router.pool.broken

@@ -17,6 +17,7 @@ import ctypes
 import fcntl
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -134,6 +135,11 @@ class Steps:
         """Hold the interpreter itself: no Python code runs in this process any more."""
         self.stage.put(mark)
         ctypes.PyDLL(None).sleep(int(FORK_LIFE_S))
+
+    def hang(self, mark: str) -> None:
+        """The same by an expression, which does not end."""
+        self.stage.put(mark)
+        re.match(r"(a+)+$", "a" * 40 + "b")
 
     def die(self, name: str = "SIGKILL") -> None:
         os.kill(os.getpid(), getattr(signal, name))

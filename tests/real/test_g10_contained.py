@@ -9,10 +9,11 @@ import pytest
 import trio
 
 from tests.real.judge import Judge
-from tests.real.support import PATIENCE_S, honest_s, info_of, is_doomed, serving, until
+from tests.real.support import ACTOR, PATIENCE_S, honest_s, info_of, is_doomed, serving, until
 from trio_envserve import (
     Client,
     Fault,
+    InterpreterHeld,
     Outcome,
     RolloutFailed,
     WorkerLost,
@@ -59,6 +60,27 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
     judge.assert_at_most(2)
     assert judge.starts("again") == 2
     assert judge.starts("neighbour") == judge.starts("spoiler") == 1
+
+
+@pytest.mark.parametrize("environment", [ACTOR, ACTOR.replace("Actor", "ThreadActor")])
+async def test_g10_who_holds_the_interpreter_is_named_in_all_errors_and_in_the_log(
+    judge: Judge, environment: str, caplog: pytest.LogCaptureFixture
+):
+    """One regular expression cost 63 neighbours, and nobody was told which, or where."""
+    limits = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
+    async with serving(judge, environment=environment, worker_capacity=4, **limits) as (_, calls):
+        calls.start("neighbour", ["block", "never"] if "Thread" in environment else ["wait", "no"])
+        await judge.wait_started("neighbour")
+        calls.start("holder", ["hang", "held"])
+        beside = await calls.error("neighbour", WorkerLost)
+        guilty = await calls.error("holder", InterpreterHeld)
+        request = info_of(guilty).message.partition("by request ")[2].partition(",")[0]
+        line = re.compile(rf'by request {request}, at File ".*environments.py", line \d+, in hang')
+        for text in (str(beside), str(guilty), caplog.text):
+            assert line.search(text), text
+        assert (guilty.fault, guilty.mask, guilty.again) == (Fault.ENVIRONMENT, True, False)
+        assert isinstance(guilty, WorkerLost)
+    judge.assert_at_most(1)
 
 
 async def test_g10_a_worker_without_descriptors_takes_no_more_than_others_and_is_replaced(

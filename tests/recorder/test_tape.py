@@ -35,6 +35,7 @@ from trio_envserve.core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatReceived,
+    HolderFound,
     HostMessage,
     HostsBefore,
     HostsRecorded,
@@ -153,6 +154,7 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.give(PoolWaits("waiting for nobody"))
     bench.rollout()
     bench.give(HeartbeatReceived(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))
+    bench.give(HolderFound(bench.spawn.worker, bench.now_s, "ab#1", "where\nit is"))
     bench.client(messages.Query(1, "statistics"))
     bench.client(messages.Query(2, "stack", 0))
     bench.give(StackTaken(bench.spawn.worker, bench.now_s, 0, "where\nit is"))

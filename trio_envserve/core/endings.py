@@ -116,6 +116,8 @@ def _rows() -> tuple[Ending, ...]:
             "the environment's result has no reward that is a number"),
         # it may have run
         row("worker-lost", may, infrastructure, True, True, "the worker died while it ran it"),
+        row("interpreter-held", may, environment, True, False,
+            "its code held the interpreter of its worker until that was killed"),
         row("server-lost", may, infrastructure, True, True,
             "the server, or its memory of the session, is gone"),
         row("not-durable", may, infrastructure, True, True, "the server's journal has failed"),

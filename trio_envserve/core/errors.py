@@ -263,6 +263,14 @@ class WorkerLost(MayHaveRun):
     code = "worker-lost"
 
 
+class InterpreterHeld(WorkerLost):
+    """The code of this very request held the interpreter of its worker until that was killed for
+    its silence; the message says where.  Leave it out of a second round, or change what it
+    calls: a function that may hang is to be called apart (``rollout.apart``)."""
+
+    code = "interpreter-held"
+
+
 class ServerLost(MayHaveRun):
     """The server, or its memory of the session, is gone."""
 
@@ -329,6 +337,7 @@ _CLASSES |= {
         OutcomeNotEncodable,
         OutcomeTooLarge,
         WorkerLost,
+        InterpreterHeld,
         ServerLost,
         UnknownKey,
         NotDurable,

@@ -110,6 +110,12 @@ class Execution:
     taken_back: bool = False
     """Whether an earlier epoch has dispatched it, for a session of that epoch."""
 
+    @property
+    def is_holder(self) -> bool:
+        """Whether its code holds the interpreter of its worker, as far as is known."""
+        holder = self.worker.holder
+        return bool(holder) and holder == str(RequestId(self.session.id, self.sequence))
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Site:
@@ -155,6 +161,10 @@ class Worker:
     """Whether it fails where others do not (:mod:`.spoilt`): it gets one execution at a time."""
     resting: bool = False
     """Whether it gets no execution for now: it is suspect, and has just failed again."""
+    holder: str = ""
+    """Request whose code holds its interpreter; empty if that is not known, or not so."""
+    held: str = ""
+    """That its interpreter is held, by whom and where, for people; empty if it is not."""
 
     @property
     def name(self) -> str:

@@ -5,6 +5,9 @@ and the stack of the loop if it is blocked.  Each field may be left out.  In the
 the same socket a server asks for the stack of an execution (:class:`StackQuestion`); the next
 heartbeat then has the fields ``"asked": number, "stack": text``, too.
 
+A process whose interpreter is held sends nothing.  Its host says who holds it in a line of the
+same form with the field ``"holder": request``, which is no sign of life.
+
 A line comes from a process in which any code runs, so it is checked like a peer's message: it has
 at most :data:`HEARTBEAT_LINE_BYTES`, and every field is checked.  Of lines that arrive together
 only the last one counts.
@@ -15,11 +18,21 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple, final
 
+from .stack_frames import authors_line
+
 HEARTBEAT_LINE_BYTES = 64 * 1024
 """Most bytes of a heartbeat's line; ``where`` and ``stack`` are cut to fit."""
 
 WHERE_BESIDE_STACK = 2048
 """Most characters of ``where`` in a line that also has a stack."""
+
+HOLDER_CHARACTERS = 200
+"""Most characters of the holder of an interpreter."""
+AT_CHARACTERS = 600
+"""Most characters of the lines at which it may be held."""
+
+STACKS_APART = "\n\n"
+"""Between the stacks of several threads, of which one holds the interpreter."""
 
 _MAX = 2**63
 """Bound of the numbers of a heartbeat, exclusive."""
@@ -35,12 +48,26 @@ class Heartbeat(NamedTuple):
     """Dispatch number of the execution whose stack the server has asked for."""
     stack: str = ""
     """Stack of that execution."""
+    holder: str | None = None
+    """Request whose code holds the interpreter of a silent process, empty if it is not known;
+    ``where`` has the stack.  None in a sign of life."""
+
+    @property
+    def held(self) -> str:
+        """The holder of the interpreter and its line, for people."""
+        lines = [authors_line(stack) for stack in self.where.split(STACKS_APART)]
+        at = " or ".join(filter(None, lines))
+        by = f" by request {self.holder[:HOLDER_CHARACTERS]}" if self.holder else ""
+        return f"its interpreter is held{by}" + (f", at {at[:AT_CHARACTERS]}" if at else "")
 
     def to_line(self) -> bytes:
         """The heartbeat as it is sent."""
         # JSON makes six bytes of one character, and twelve of one beyond the first plane.
         where = self.where[-HEARTBEAT_LINE_BYTES // 8 :]
-        fields = {"lag_s": self.lag_s, "memory_bytes": self.memory_bytes, "where": where}
+        fields: dict[str, Any] = {"lag_s": self.lag_s, "memory_bytes": self.memory_bytes}
+        if self.holder is not None:
+            fields["holder"] = self.holder[:HOLDER_CHARACTERS]
+        fields["where"] = where
         if self.asked is None:
             while len(line := _line({**fields, "where": where})) > HEARTBEAT_LINE_BYTES:
                 where = where[len(where) // 2 :]
@@ -112,7 +139,7 @@ def _parsed(line: bytes) -> Heartbeat:
     if type(record) is not dict:
         raise ValueError("not an object")
     heartbeat = Heartbeat(**{name: record[name] for name in Heartbeat._fields if name in record})
-    lag_s, memory_bytes, where, asked, stack = heartbeat
+    lag_s, memory_bytes, where, asked, stack, holder = heartbeat
     if type(lag_s) not in (int, float) or not 0 <= lag_s < _MAX:
         raise ValueError("lag_s is not a number of seconds")
     if type(memory_bytes) is not int or not 0 <= memory_bytes < _MAX:
@@ -123,4 +150,6 @@ def _parsed(line: bytes) -> Heartbeat:
         raise ValueError("asked is not the number of a dispatch")
     if type(stack) is not str:
         raise ValueError("stack is not a text")
+    if holder is not None and type(holder) is not str:
+        raise ValueError("holder is not a text")
     return heartbeat._replace(stack=stack.encode("utf-8", "replace").decode())

@@ -61,6 +61,12 @@ def _doing(asker: Asker) -> str:
     return "while it ran the request"
 
 
+def _held(asker: Asker) -> str:
+    """Who holds the interpreter of the worker, if somebody does, to follow another text."""
+    held = asker.execution.worker.held
+    return held and f"; its worker cannot do that now: {held}"
+
+
 def deadline(asker: Asker) -> RetainedOutcome:
     """The outcome of a request whose deadline has passed."""
     if _is_held(asker):
@@ -70,10 +76,11 @@ def deadline(asker: Asker) -> RetainedOutcome:
         )
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
     elif asker.execution is not None and asker.execution.body is None:
-        text = "the deadline passed while it ran; it is being stopped"
+        text = f"the deadline passed while it ran; it is being stopped{_held(asker)}"
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
     elif asker.execution is not None:  # the worker has not confirmed the dispatch yet
         text = "the deadline passed after the request was dispatched; it is being stopped"
+        text += _held(asker)
         code, verdict = "no-answer", Verdict.MAY_HAVE_RUN
     elif asker.executions:
         text = "the deadline passed while it waited for a further execution; its worker had died"
@@ -94,9 +101,10 @@ def too_old(server_s: float | None) -> Callable[[Any], RetainedOutcome]:
             most_s, whose = asker.execution_s, "the call lets an execution last (its execution_s)"
         limit = f"the {most_s:g} s that {whose}"
         if asker.execution.body is None:
-            text = f"{limit} passed while it ran; it is being stopped"
+            text = f"{limit} passed while it ran; it is being stopped{_held(asker)}"
             return _error(asker, "execution-limit", Verdict.RAN_AND_FAILED, text, Status.ERROR)
         text = f"{limit} passed after the request was dispatched; it is being stopped"
+        text += _held(asker)
         return _error(asker, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
 
     return outcome
@@ -176,16 +184,17 @@ def key_deadline(asker: Asker) -> RetainedOutcome:
 
 
 def lost(
-    worker: Worker, why: str, *, declared_rerun: bool, of_key: bool = False
-) -> Callable[[Any], RetainedOutcome]:
+    worker: Worker, why: str, *, declared_rerun: bool, of_key: bool = False,
+    is_holder: bool = False,
+) -> Callable[[Any], RetainedOutcome]:  # fmt: skip
     """The outcome of a request whose worker is proven dead and that may not run again.
     ``of_key``: whether it is the work of a key, whose executions by all servers with its journal
-    count."""
+    count.  ``is_holder``: whether its code held the worker's interpreter."""
     of = "of its key" if of_key else "in this session"
 
     def outcome(asker: Any) -> RetainedOutcome:
         info = ErrorInfo(
-            code="worker-lost",
+            code="interpreter-held" if is_holder else "worker-lost",
             verdict=Verdict.MAY_HAVE_RUN,
             message=(
                 f"the worker died {_doing(asker)} ({why}); executions {of}: "

@@ -95,7 +95,8 @@ class RunningRollout:
     note: Note = dataclasses.field(default_factory=dict)
     """Last note of the rollout."""
     where: str = ""
-    """If the loop of its worker is blocked: the innermost lines of where that stands."""
+    """If the loop of its worker is blocked, or its interpreter is held: the innermost lines of
+    where that stands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

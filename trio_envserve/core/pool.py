@@ -91,6 +91,7 @@ class LifeInput(enum.Enum):
 
     HELLO = "the environment is set up"
     HEARTBEAT = "a heartbeat"
+    HELD = "its interpreter is held"
     RETIRE = "the worker is to get no more work"
     RECALL = "the worker is to get work again: there is enough for it"
     DRAINED = "the worker has no more work and was told to exit"
@@ -132,6 +133,8 @@ class Life:
     came."""
     where: str = ""
     """Stack of its blocked loop, for people; empty while the loop runs."""
+    held_by: str = ""
+    """That its interpreter is held, by whom and where, for people; empty if it is not."""
     why: str = ""
     """Reason of its end, for people."""
     told_broken: bool = False
@@ -141,6 +144,11 @@ class Life:
     def name(self) -> str:
         """The worker's id and its host as text."""
         return worker_name(self.id, self.host)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its loop is blocked, or its interpreter is held; ``where`` says at what."""
+        return self.blocked or bool(self.held_by)
 
     @property
     def leaving(self) -> bool:
@@ -180,6 +188,7 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
 
 def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
     effects: list[PoolEffect] = []
+    life.held_by = ""
     # Of a longer gap nobody knows whether the loop was on time.
     since_s = min(now_s - life.heard_s, 2 * pool.limits.heartbeat_s)
     life.heard_s, life.lag_s, life.memory_bytes = now_s, heartbeat.lag_s, heartbeat.memory_bytes
@@ -207,6 +216,13 @@ def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequen
         )
         effects.append(Report("warning", text))
     return effects
+
+
+def _held(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
+    before, life.held_by, life.where = life.held_by, heartbeat.held, heartbeat.where
+    if life.held_by == before:
+        return ()
+    return (Report("warning", f"worker {life.name}: {life.held_by}\n{heartbeat.where}"),)
 
 
 def _retire(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
@@ -279,7 +295,8 @@ def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[
 def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
     limits, silent_s = pool.limits, _silent_s(life, now_s)
     if _is_too_silent(pool, life, now_s):
-        return pool.step(life, LifeInput.KILL, now_s, f"no heartbeat for {silent_s:.0f} s")
+        why = f"no heartbeat for {silent_s:.0f} s" + (life.held_by and f"; {life.held_by}")
+        return pool.step(life, LifeInput.KILL, now_s, why)
     if life.mute_s >= mute_kill_s(limits):
         why = f"it sent no message for {life.mute_s:.0f} s although its event loop runs"
         return pool.step(life, LifeInput.KILL, now_s, why)
@@ -354,6 +371,7 @@ TABLE: dict[LifeInput, dict[Phase, Cell]] = {
         P.REAPED: _nothing,
     },
     LifeInput.HEARTBEAT: dict.fromkeys(Phase, _heard),
+    LifeInput.HELD: dict.fromkeys(Phase, _held),
     LifeInput.RETIRE: {
         P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.ENDING: _nothing,
         P.REAPED: _nothing,
@@ -495,8 +513,8 @@ class Pool:
     def step(self, life: Life, input: LifeInput, now_s: float, arg: Any = None) -> list[PoolEffect]:
         """Give one input to one life: look up its cell, call it, return the effects.
 
-        ``arg``: a :class:`~.heartbeat.Heartbeat` for HEARTBEAT, the reason for RETIRE, DRAINED and
-        KILL, and how the process ended for EXITED.
+        ``arg``: a :class:`~.heartbeat.Heartbeat` for HEARTBEAT and HELD, the reason for RETIRE,
+        DRAINED and KILL, and how the process ended for EXITED.
         """
         effects = [*TABLE[input][life.phase](self, life, now_s, arg)]
         if effects or input not in _RARELY_CHANGES:

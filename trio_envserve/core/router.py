@@ -60,6 +60,7 @@ from .router_inputs import (
     Exited,
     Flushed,
     HeartbeatReceived,
+    HolderFound,
     HostMessage,
     HostsBefore,
     HostsDead,
@@ -356,7 +357,7 @@ class Router:
             work.suspicion = suspicion
             lost = outcomes.lost(
                 execution.worker, why, declared_rerun=self.works.declared_rerun,
-                of_key=bool(work.account.namespace),
+                of_key=bool(work.account.namespace), is_holder=execution.is_holder,
             )  # fmt: skip
         self.works.ended(execution, kept, lost)
 
@@ -387,6 +388,15 @@ class Router:
             awake_s = self.clock.read(given.now_s)
             heartbeat = Heartbeat(given.lag_s, given.memory_bytes, given.where)
             self.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
+            self.workforce.note_holder(life)
+
+    def _holder_found(self, given: HolderFound) -> None:
+        life = self.pool.lives.get(given.worker)
+        if life is not None:
+            heartbeat = Heartbeat(where=given.where, holder=given.request)
+            awake_s = self.clock.read(given.now_s)
+            self.out += self.pool.step(life, LifeInput.HELD, awake_s, heartbeat)
+            self.workforce.note_holder(life, given.request)
 
     def _stack_taken(self, given: StackTaken) -> None:
         self.out += self._stacks.taken(given.worker, given.number, given.text)
@@ -835,4 +845,5 @@ _INPUTS: dict[type, Callable[..., None]] = {
     TurnOver: Router._turn_over,
     WorkerBack: Router._worker_back,
     HostsDead: Router._hosts_dead,
+    HolderFound: Router._holder_found,
 }

@@ -226,24 +226,45 @@ class Loaded(NamedTuple):
     now_s: float
 
 
+class HolderFound(NamedTuple):
+    """The interpreter of a silent worker process is held."""
+
+    worker: bytes
+    now_s: float
+    request: str
+    """Request whose code holds it; empty if that is not known."""
+    where: str
+    """Stack at which it is held."""
+
+
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatReceived | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
     | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded | HostsBefore
-    | HostMessage | HostsTick | HostsRecorded | TurnOver
+    | HostMessage | HostsTick | HostsRecorded | TurnOver | HolderFound
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""
 
 OfHost: TypeAlias = (
-    WorkerMessage | HeartbeatReceived | StackTaken | Spawned | Exited | WorkerBack | HostsDead
+    WorkerMessage
+    | HeartbeatReceived
+    | HolderFound
+    | StackTaken
+    | Spawned
+    | Exited
+    | WorkerBack
+    | HostsDead
 )
 """What follows from the messages and the silence of hosts."""
 
 
 def inputs_of(
     worker: bytes, heartbeat: Heartbeat, now_s: float
-) -> Sequence[HeartbeatReceived | StackTaken]:
-    """The inputs that a heartbeat gives: itself, and the answer to a question if it has one."""
+) -> Sequence[HeartbeatReceived | StackTaken | HolderFound]:
+    """The inputs that a heartbeat gives: itself, and the answer to a question if it has one; or who
+    holds the interpreter."""
+    if heartbeat.holder is not None:
+        return (HolderFound(worker, now_s, heartbeat.holder, heartbeat.where),)
     received = HeartbeatReceived(worker, now_s, *heartbeat[:3])
     if heartbeat.asked is None:
         return (received,)

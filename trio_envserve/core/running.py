@@ -106,7 +106,7 @@ class RunningPages:
             "worker": worker.name,
             "age_s": round(now_s - execution.dispatched_s, 3),
             "note": execution.note,
-            "where": "" if life is None or not life.blocked else _innermost(life.where),
+            "where": _innermost(life.where) if life is not None and life.is_stuck else "",
         }
 
 

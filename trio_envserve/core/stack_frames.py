@@ -6,6 +6,8 @@ A worker may send any text: a line that is no frame is ignored.
 from __future__ import annotations
 
 import re
+from types import FunctionType
+from typing import Any
 
 AUTHORS_LINE_CHARACTERS = 200
 """Longest text of :func:`authors_line`."""
@@ -53,6 +55,28 @@ def dumped_stacks(dump: str) -> list[str]:
         elif stacks and (frame := _DUMPED.match(line)):
             stacks[-1].append(f"  {frame[1]}, in {frame[2]}\n")
     return ["".join(reversed(frames)) for frames in stacks]
+
+
+_OF_A_REQUEST = re.compile(r", in request (\S+)$", re.MULTILINE)
+
+
+def named(function: Any, name: str) -> Any:
+    """A function of Python whose frame has this name in stacks: so they say which request a thread
+    runs."""
+    code = function.__code__.replace(co_name=name)
+    made = FunctionType(
+        code, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def holder_in(stacks: list[str]) -> tuple[str, list[str]]:
+    """Of the stacks of running threads, those that may hold the interpreter: those of the author's
+    code; and the request in which that is, if there is one such stack."""
+    own = [stack for stack in stacks if authors_line(stack)]
+    request = _OF_A_REQUEST.search(own[0]) if len(own) == 1 else None
+    return request[1] if request else "", own
 
 
 def is_authors(path: str) -> bool:

@@ -498,6 +498,12 @@ class Workforce:
                 received.executions.append(execution)
         return [received]
 
+    def note_holder(self, life: Life, request: str = "") -> None:
+        """Note for a worker's executions who holds its interpreter, or that nobody does."""
+        worker = self.workers.get(life.id)
+        if worker is not None:
+            worker.holder, worker.held = request, life.held_by
+
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[ExecutionEnded]:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 import trio
 
 from .. import foreign
+from ..core.stack_frames import named
 from ..foreign import CodeResult
 
 
@@ -116,8 +117,9 @@ class ObjectThread(PlainCalls):
             # Not of a cache of threads: what one object leaves in its thread (a loop that
             # runs, thread-locals) is not for the next one.  A daemon: it never holds up the
             # end of the process.
+            take = named(_take, self._name) if self._name else _take
             threading.Thread(
-                target=_take, args=(self._calls,), name=self._name or None, daemon=True
+                target=take, args=(self._calls,), name=self._name or None, daemon=True
             ).start()
         caller, called = contextvars.copy_context(), _call_of(method, then)
         self._calls.put(lambda: done(self._run(caller, called)))

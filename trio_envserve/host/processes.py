@@ -9,6 +9,9 @@ The *signs* carry the worker's heartbeat, and their end tells the worker that th
 On the *guard socket* the server learns the worker's process id and moves the worker's deadline, and
 its end has the worker killed.
 
+A worker that is silent, though its process runs, is asked who holds its interpreter
+(:mod:`~trio_envserve.worker.held`).
+
 A worker that is another program is started in the same way: the process begins as ours, below its
 guard, and becomes that program.
 
@@ -30,13 +33,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import IO, final
 
 import trio
 
-from ..core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines, StackQuestion
+from ..core.heartbeat import (
+    HEARTBEAT_LINE_BYTES,
+    STACKS_APART,
+    Heartbeat,
+    HeartbeatLines,
+    StackQuestion,
+)
+from ..core.stack_frames import dumped_stacks, holder_in
 from ..net.forks import forget_in_children
+from ..redaction import redacted
 from ..worker.guard import DEADLINE, END_S, STARTED
+from ..worker.held import ThreadWatch, answer, ask, make_answers
 from ..worker.main import CANNOT_RUN
 from .allocator import ENVIRON
 
@@ -54,6 +66,10 @@ _INSIST_S = END_S + 1.0
 REAP_S = _INSIST_S + 1.0
 """Time for which an ending server waits for a killed process, in seconds: a process in a system
 call that does not return (on a network file system) cannot be reaped."""
+ANSWER_S = 0.1
+"""Time in which a thread writes where it stands, in seconds."""
+ASKED_MOST = 4
+"""Most threads of a silent process that are asked where they stand."""
 _STANDARD_STREAMS = 3
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -64,7 +80,7 @@ class WorkerProcess:
 
     def __init__(
         self, guard: subprocess.Popen[bytes], link: socket.socket, signs: socket.socket,
-        guard_socket: socket.socket,
+        guard_socket: socket.socket, answers: IO[bytes],
     ) -> None:  # fmt: skip
         self.pid = 0
         """Process id of the worker; 0 until the worker has said it."""
@@ -75,6 +91,8 @@ class WorkerProcess:
         """The server's end; the stream over it closes it."""
         self._signs = signs
         self._guard_socket = guard_socket
+        self._answers = answers
+        """File in which threads of the worker write where they stand."""
         for each in (signs, guard_socket):
             each.setblocking(False)
         self._killed = trio.Event()
@@ -106,7 +124,7 @@ class WorkerProcess:
     def forget(self) -> None:
         """In a forked child of the server: the worker belongs to the parent."""
         self._forgotten = True
-        for each in (self.link, self._signs, self._guard_socket):
+        for each in (self.link, self._signs, self._guard_socket, self._answers):
             each.close()
 
     def ask(self, question: StackQuestion) -> None:
@@ -115,12 +133,22 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._signs.send(question.to_line(), socket.MSG_DONTWAIT)
 
-    async def listen(self, heard: Callable[[Heartbeat], None]) -> None:
-        """Pass on the worker's heartbeat until the process ends."""
+    async def listen(self, heard: Callable[[Heartbeat], None], heartbeat_s: float = 1.0) -> None:
+        """Pass on the worker's heartbeat until the process ends, and who holds its interpreter
+        while there is none."""
         lines = HeartbeatLines()
         warned = False
+        watch: ThreadWatch | None = None
         while True:
-            await trio.lowlevel.wait_readable(self._signs)
+            with trio.move_on_after(2 * heartbeat_s if watch is None else heartbeat_s) as scope:
+                await trio.lowlevel.wait_readable(self._signs)
+            if scope.cancelled_caught:
+                watch = watch or ThreadWatch(self.pid)
+                holder = await self._holder(watch.look()) if self.pid else None
+                if holder is not None:
+                    heard(holder)
+                continue
+            watch = None
             try:
                 data = self._signs.recv(HEARTBEAT_LINE_BYTES)
             except BlockingIOError:
@@ -138,6 +166,18 @@ class WorkerProcess:
             else:
                 if heartbeat is not None:
                     heard(heartbeat)
+
+    async def _holder(self, threads: list[int]) -> Heartbeat | None:
+        """Who holds the interpreter, of these threads."""
+        stacks: list[str] = []
+        for thread in threads[:ASKED_MOST]:
+            ask(self.pid, thread, self._answers)
+            await trio.sleep(ANSWER_S)
+            stacks += filter(None, dumped_stacks(answer(self._answers)))
+        request, stacks = holder_in(stacks)
+        if not stacks:
+            return None  # it is none of the environment's code
+        return Heartbeat(where=redacted(STACKS_APART.join(stacks)), holder=request)
 
     async def wait(self, started: Callable[[int], None] = lambda pid: None) -> str:
         """Wait until the worker is dead with all that it has started; returns how it ended.
@@ -179,7 +219,7 @@ class WorkerProcess:
         if self._guard.returncode is None:
             with trio.move_on_after(REAP_S, shield=True):
                 await self.wait()
-        for each in (self._signs, self._guard_socket, self.link):
+        for each in (self._signs, self._guard_socket, self.link, self._answers):
             each.close()
 
 
@@ -200,6 +240,8 @@ def start_process(
             ours, theirs = socket.socketpair()
             ends.append(kept.enter_context(ours))
             inherited.append(beyond_standard(given.enter_context(theirs).fileno(), given))
+        answers = kept.enter_context(make_answers())
+        inherited.append(beyond_standard(answers.fileno(), given))
         held = [beyond_standard(lock, given) for lock in locks]
         deadline_ns = -1 if deadline_s is None else nanoseconds(deadline_s)
         words = [*map(str, inherited), ",".join(map(str, held)) or "-1"]
@@ -210,7 +252,7 @@ def start_process(
             pass_fds=[*inherited, *held],
             env={**ENVIRON, **os.environ, **environ},
         )
-        process = WorkerProcess(guard, *ends)
+        process = WorkerProcess(guard, *ends, answers)
         kept.pop_all()
         return process
 

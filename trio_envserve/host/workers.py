@@ -213,7 +213,7 @@ class ProcessWorkers:
             process.kill()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(process.listen, on_heartbeat)
+            nursery.start_soon(process.listen, on_heartbeat, self._limits.heartbeat_s)
             nursery.start_soon(receive)
             how = await process.wait(note_start)
             nursery.cancel_scope.cancel()

@@ -36,11 +36,12 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
 from .. import foreign
+from ..core.stack_frames import named
 from ..envs.interface import Backend
 from ..foreign import CodeResult
 from .carriers import (
@@ -55,6 +56,7 @@ from .failures import log
 from .forks import end_if_forked
 from .stacks import ASYNCIO_TASKS, ASYNCIO_THREAD, request_name
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Call: TypeAlias = Callable[[RunContext], Any]
 """Environment code, bound to its arguments; may return an awaitable."""
 
@@ -123,6 +125,11 @@ def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
 _TRIO_CONTEXT = RunContext(_is_cancelled_here, TrioCarrier())
 
 
+def _named(function: Function, name: str) -> Function:
+    """A function in which the code of a request runs, named after that in stacks."""
+    return named(function, name) if name else function
+
+
 @final
 class _TrioBackend:
     async def call(self, call: Call, context: RunContext = _TRIO_CONTEXT) -> CodeResult:
@@ -148,13 +155,17 @@ class _TrioBackend:
         # The boundary between the environment and the worker.  The caller checks whether
         # it is cancelled.
         pid = os.getpid()
-        ended = await foreign.acall(call, context)
+        ended = await _named(_on_trio, request_name())(call, context)
         end_if_forked(pid)
         _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
         if ended.error is None and trio.lowlevel.current_task().child_nurseries:
             # trio itself reports it when the task has ended: too late for the outcome.
             return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
         return ended
+
+
+async def _on_trio(call: Call, context: RunContext) -> CodeResult:
+    return await foreign.acall(call, context)
 
 
 @final
@@ -188,9 +199,10 @@ class _ThreadBackend:
             context = RunContext(lambda: calls.cancelled, ThreadCarrier(calls))
             nursery.start_soon(_watch, calls)
             try:
+                name = request_name()
                 ended = await trio.to_thread.run_sync(
-                    _in_thread, call, context, limiter=self._limiter,
-                    thread_name=request_name() or None,
+                    _named(_in_thread, name), call, context, limiter=self._limiter,
+                    thread_name=name or None,
                 )  # fmt: skip
             except trio.Cancelled as exc:  # noqa: ASYNC103
                 ended = CodeResult(error=exc)  # while waiting for a thread: nothing has started
@@ -321,7 +333,7 @@ class _AsyncioBackend:
             ASYNCIO_TASKS[made.value] = name
 
         # Both callbacks run in order in the loop's thread: cancel finds the task.
-        coroutine = _on_asyncio(call, context, ended)
+        coroutine = _named(_on_asyncio, name)(call, context, ended)
         self._loop.call_soon_threadsafe(start)
         try:
             await done.wait()

@@ -1,9 +1,10 @@
 """``main()`` of a worker process.
 
-A server starts it with four descriptors: the *link*, which carries messages in both directions;
+A server starts it with five descriptors: the *link*, which carries messages in both directions;
 the *signs*, on which the worker sends its heartbeats, and whose end shows that the server is gone;
-the *guard socket*, which belongs to the guard (:mod:`.guard`); and the epoch lock, which this
-process holds as long as it lives.  A server with a journal passes a second lock.
+the *guard socket*, which belongs to the guard (:mod:`.guard`); a file in which this process writes
+where it stands when its interpreter is held (:mod:`.held`); and the epoch lock, which it holds as
+long as it lives.  A server with a journal passes a second lock.
 
 Arguments: the numbers of these descriptors (those of the locks separated by commas; -1: none), the
 server's process id, the worker's deadline in nanoseconds (-1: none) and, if the worker is another
@@ -43,6 +44,7 @@ class Inherited(NamedTuple):
     link: int
     signs: int
     guard_socket: int
+    answers: int
     locks: tuple[int, ...]
     server: int
     deadline_ns: int | None
@@ -50,18 +52,19 @@ class Inherited(NamedTuple):
     @classmethod
     def of(cls, words: list[str]) -> Inherited:
         """Read the arguments."""
-        link, signs, guard_socket, locks, server, deadline = words
+        link, signs, guard_socket, answers, locks, server, deadline = words
         held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
         deadline_ns = None if deadline == "-1" else int(deadline)
-        return cls(int(link), int(signs), int(guard_socket), held, int(server), deadline_ns)
+        numbers = map(int, (link, signs, guard_socket, answers))
+        return cls(*numbers, held, int(server), deadline_ns)
 
 
 def main() -> NoReturn:
     """Become the guard, and in its child the worker, or the command that is the worker."""
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the server's; environments print to standard error
-    inherited = Inherited.of(sys.argv[1:7])
-    command = sys.argv[7:]
+    inherited = Inherited.of(sys.argv[1:8])
+    command = sys.argv[8:]
     # Guard and heartbeat come before everything that takes long or can hang, so that silence means
     # a stopped process from the first moment on.
     from trio_envserve.worker.guard import start_guard
@@ -71,13 +74,14 @@ def main() -> NoReturn:
         guard_socket,
         inherited.server,
         inherited.deadline_ns,
-        unused=[inherited.link, inherited.signs],
+        unused=[inherited.link, inherited.signs, inherited.answers],
     )
     guard_socket.detach()
     # Ctrl-C is for the server, which drains; a terminal's job control finds a
     # process group of our own anyway.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if command:
+        os.close(inherited.answers)
         _become(command, inherited)
     _be_worker(inherited, parent)
 
@@ -104,7 +108,8 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
     from trio_envserve.net.forks import hide_in_children
 
     # A daemon that the environment leaves behind is not a worker.
-    for descriptor in (inherited.link, inherited.signs, inherited.guard_socket, *inherited.locks):
+    own = inherited.link, inherited.signs, inherited.guard_socket, inherited.answers
+    for descriptor in (*own, *inherited.locks):
         os.set_inheritable(descriptor, False)
     # The link hides itself.  The locks stay: such a child still belongs to this epoch.
     hide_in_children(inherited.signs, inherited.guard_socket)
@@ -112,6 +117,9 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
 
     from trio_envserve.worker.config import read_config
     from trio_envserve.worker.heartbeat import HeartbeatThread
+    from trio_envserve.worker.held import answer_on
+
+    answer_on(inherited.answers)
 
     config, memory = read_config(link)
     limits = config.limits

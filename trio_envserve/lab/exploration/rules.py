@@ -268,7 +268,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
-        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "why", "told_broken"),
+        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "held_by", "why", "told_broken"),
         "ready_s": Rule(_CLOCK, _is_set),
     },
     Workforce: {
@@ -288,7 +288,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Worker: {
         **_out(_CONSTANT, "capacity", "most"),
-        **_out(_PEOPLE, "done", "failed"),
+        **_out(_PEOPLE, "done", "failed", "holder", "held"),
         **_out(_DERIVED, "stopping"),
         **_out("fewer executions than it takes to be suspect", "results", "suspect", "resting"),
     },

@@ -1,0 +1,93 @@
+"""Who holds an interpreter: found and asked from outside, without that interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from trio_envserve.core.stack_frames import dumped_stacks, holder_in
+from trio_envserve.worker.held import ThreadWatch, answer, ask, make_answers
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
+
+HOLDER = Path(__file__).parent / "holder_main.py"
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def holding(answers: IO[bytes], *words: str) -> Iterator[int]:
+    """A process that does as it is told; its id."""
+    process = subprocess.Popen(
+        [sys.executable, HOLDER, *words], stdout=subprocess.PIPE,
+        pass_fds=[answers.fileno()],
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def found(pid: int, answers: IO[bytes]) -> tuple[str, str]:
+    """The first holder that is found: its request, and its stack."""
+    watch, until_s = ThreadWatch(pid), time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        time.sleep(0.05)  # the watch is about time
+        for thread in watch.look():
+            ask(pid, thread, answers)
+            time.sleep(0.05)
+            request, stacks = holder_in(dumped_stacks(answer(answers)))
+            if stacks:
+                return request, stacks[0]
+    raise TimeoutError("nobody holds it")
+
+
+@pytest.mark.parametrize("words", [("hang", "main"), ("hang", "thread")])
+def test_holder_of_an_interpreter_is_found_among_threads_that_wait(words: tuple[str, str]):
+    with make_answers() as answers:
+        what, where = words
+        with holding(answers, what, str(answers.fileno()), where) as pid:
+            request, stack = found(pid, answers)
+    assert request == "ab#2"
+    assert stack.count("in request ab#2\n") == 1
+
+
+def test_process_that_does_not_catch_the_signal_is_not_asked():
+    """It would be ended by the signal: another program, say."""
+    with make_answers() as answers, holding(answers, "hang", "-1", "main") as pid:
+        watch = ThreadWatch(pid)
+        threads: list[int] = []
+        while not threads:
+            time.sleep(0.05)  # the watch is about time
+            threads = watch.look()
+        ask(pid, threads[0], answers)
+        assert watch.look() in ([pid], [])  # it is still there
+        assert answer(answers) == ""
+
+
+def test_thread_that_sleeps_with_the_lock_is_not_woken():
+    """A signal would end its sleep, and with that what is looked for."""
+    with make_answers() as answers:
+        with holding(answers, "hold", str(answers.fileno()), "main") as pid:
+            watch = ThreadWatch(pid)
+            for _ in range(3):
+                time.sleep(0.05)  # the watch is about time
+                assert watch.look() == []
+
+
+def test_process_that_has_ended_has_no_threads():
+    with make_answers() as answers:
+        with holding(answers, "wait", str(answers.fileno()), "main") as pid:
+            pass
+        assert ThreadWatch(pid).look() == []
+        ask(pid, pid, answers)
+        assert answer(answers) == ""

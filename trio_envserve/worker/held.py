@@ -1,0 +1,101 @@
+"""Who holds the interpreter of a worker, asked from outside.
+
+Theory of operation
+-------------------
+Code that holds the interpreter lock, such as a regular expression, silences its process: no thread
+of it can send a heartbeat or say where it stands.  But the kernel tells of each thread whether it
+runs, and how often it has waited.  The heartbeat thread asks for the lock every ``heartbeat_s``,
+and any thread of Python's that runs then waits for a moment.  So a thread that has run for so long
+without waiting once is in code that does not give the lock back, or in code that does not need it
+(:class:`ThreadWatch`).  Code that sleeps with the lock is not found: a signal would wake it.
+
+Such a thread is sent a signal.  The worker has registered ``faulthandler`` for that
+(:func:`answer_on`): its handler needs no lock, and writes the stack of its own thread to a file
+that outlives the process.  Frames in which a request's code begins have its name there
+(``core.stack_frames.named``).
+
+A process that does not catch the signal, such as another program, is not asked.  Nothing is known
+where there is no ``/proc``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final, final
+
+ASKING: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 3
+"""The signal: one of those that nobody has a meaning for."""
+
+ANSWER_BYTES = 64 * 1024
+"""Most bytes of an answer that are read."""
+
+_WAITED = "voluntary_ctxt_switches:"
+_CAUGHT = "SigCgt:"
+
+
+def make_answers() -> IO[bytes]:
+    """A file for answers, which leaves nothing behind."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("trio-envserve-stacks"), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
+
+
+def answer_on(descriptor: int) -> None:
+    """Let this process answer the signal there."""
+    faulthandler.register(ASKING, file=descriptor, all_threads=False)
+
+
+def ask(pid: int, thread: int, answers: IO[bytes]) -> None:
+    """Ask a thread where it stands; :func:`answer` has it soon."""
+    answers.truncate(0)
+    answers.seek(0)  # for the process, too: it has a copy of this descriptor
+    if _catches(pid):
+        ctypes.CDLL(None).tgkill(pid, thread, ASKING)
+
+
+def answer(answers: IO[bytes]) -> str:
+    """The answer so far."""
+    return os.pread(answers.fileno(), ANSWER_BYTES, 0).decode(errors="replace")
+
+
+def _catches(pid: int) -> bool:
+    try:
+        found = _field(Path(f"/proc/{pid}/status").read_text(), _CAUGHT)
+        return bool(int(found, 16) >> (ASKING - 1) & 1)
+    except (OSError, ValueError):
+        return False
+
+
+def _field(status: str, name: str) -> str:
+    return status.partition(f"\n{name}")[2].partition("\n")[0]
+
+
+@final
+class ThreadWatch:
+    """Looks at the threads of a process from time to time."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before: dict[int, str] = {}
+        """How often each thread that ran at the last look had waited by then."""
+
+    def look(self) -> list[int]:
+        """The threads that run and have not waited since the last look: they may hold the
+        interpreter."""
+        now = dict(self._running())
+        before, self._before = self._before, now
+        return [thread for thread, waited in now.items() if before.get(thread) == waited]
+
+    def _running(self) -> Iterator[tuple[int, str]]:
+        for task in Path(f"/proc/{self._pid}/task").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                status = (task / "status").read_text()
+                if _field(status, "State:").split()[:1] == ["R"]:
+                    yield int(task.name), _field(status, _WAITED)
