@@ -25,8 +25,16 @@ def hold() -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
+def count() -> None:
+    """Gives the lock to whoever asks for it."""
+    while True:
+        pass
+
+
 def wait() -> None:
-    time.sleep(1e6)
+    """Asks for the lock from time to time, as a worker's heartbeat thread does."""
+    while True:
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from typing import IO
 
 import pytest
 
+from tests.proc import cpu_s, stat_of
 from trio_envserve.core.stack_frames import dumped_stacks, holder_in
-from trio_envserve.worker.held import ThreadWatch, answer, ask, make_answers
+from trio_envserve.worker.held import HELD_S, ThreadWatch, answer, ask, make_answers
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
@@ -61,6 +62,16 @@ def test_holder_of_an_interpreter_is_found_among_threads_that_wait(words: tuple[
     assert stack.count("in request ab#2\n") == 1
 
 
+def test_thread_that_gives_the_lock_back_holds_nothing():
+    with make_answers() as answers:
+        with holding(answers, "count", str(answers.fileno()), "main") as pid:
+            watch, before_s = ThreadWatch(pid), cpu_s(pid)
+            assert before_s is not None
+            while (cpu_s(pid) or 0.0) < before_s + 2 * HELD_S:
+                assert watch.look() == []
+                time.sleep(0.02)  # the watch is about time
+
+
 def test_process_that_does_not_catch_the_signal_is_not_asked():
     """It would be ended by the signal: another program, say."""
     with make_answers() as answers, holding(answers, "hang", "-1", "main") as pid:
@@ -70,7 +81,7 @@ def test_process_that_does_not_catch_the_signal_is_not_asked():
             time.sleep(0.05)  # the watch is about time
             threads = watch.look()
         ask(pid, threads[0], answers)
-        assert watch.look() in ([pid], [])  # it is still there
+        assert stat_of(pid)[0] in "RS"
         assert answer(answers) == ""
 
 
@@ -79,9 +90,9 @@ def test_thread_that_sleeps_with_the_lock_is_not_woken():
     with make_answers() as answers:
         with holding(answers, "hold", str(answers.fileno()), "main") as pid:
             watch = ThreadWatch(pid)
-            for _ in range(3):
-                time.sleep(0.05)  # the watch is about time
-                assert watch.look() == []
+            while stat_of(pid)[0] != "S":
+                time.sleep(0.01)  # nothing tells it
+            assert [watch.look() for _ in range(3)] == [[], [], []]
 
 
 def test_process_that_has_ended_has_no_threads():

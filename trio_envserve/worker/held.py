@@ -4,10 +4,11 @@ Theory of operation
 -------------------
 Code that holds the interpreter lock, such as a regular expression, silences its process: no thread
 of it can send a heartbeat or say where it stands.  But the kernel tells of each thread whether it
-runs, and how often it has waited.  The heartbeat thread asks for the lock every ``heartbeat_s``,
-and any thread of Python's that runs then waits for a moment.  So a thread that has run for so long
-without waiting once is in code that does not give the lock back, or in code that does not need it
-(:class:`ThreadWatch`).  Code that sleeps with the lock is not found: a signal would wake it.
+runs, for how long, and how often it has waited.  The heartbeat thread asks for the lock every
+``heartbeat_s``, and a thread of Python's that runs then waits for a moment.  So a thread that has
+run for a second without waiting once is in code that does not give the lock back, or in code that
+does not need it (:class:`ThreadWatch`).  A busy machine makes no such thread.  Code that sleeps
+with the lock is not found: a signal would wake it.
 
 Such a thread is sent a signal.  The worker has registered ``faulthandler`` for that
 (:func:`answer_on`): its handler needs no lock, and writes the stack of its own thread to a file
@@ -28,7 +29,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final, final
+from typing import IO, Final, NamedTuple, final
 
 ASKING: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 3
 """The signal: one of those that nobody has a meaning for."""
@@ -36,6 +37,11 @@ ASKING: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 3
 ANSWER_BYTES = 64 * 1024
 """Most bytes of an answer that are read."""
 
+HELD_S = 1.0
+"""Processor time after which a thread that has not waited counts as holding the interpreter, in
+seconds."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 _WAITED = "voluntary_ctxt_switches:"
 _CAUGHT = "SigCgt:"
 
@@ -79,23 +85,38 @@ def _field(status: str, name: str) -> str:
 
 @final
 class ThreadWatch:
-    """Looks at the threads of a process from time to time."""
+    """Looks at the threads of a silent process from time to time."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._before: dict[int, str] = {}
-        """How often each thread that ran at the last look had waited by then."""
+        self._first: dict[int, _Thread] = {}
+        """Each thread that has run at all looks since, and never waited, as it was then."""
 
     def look(self) -> list[int]:
-        """The threads that run and have not waited since the last look: they may hold the
+        """The threads that have run for :data:`HELD_S` and not waited: they may hold the
         interpreter."""
         now = dict(self._running())
-        before, self._before = self._before, now
-        return [thread for thread, waited in now.items() if before.get(thread) == waited]
+        first = {thread: self._first.get(thread, found) for thread, found in now.items()}
+        self._first = {
+            thread: found if found.waited == now[thread].waited else now[thread]
+            for thread, found in first.items()
+        }
+        least = HELD_S * _TICKS
+        return [each for each in now if now[each].ticks - self._first[each].ticks >= least]
 
-    def _running(self) -> Iterator[tuple[int, str]]:
+    def _running(self) -> Iterator[tuple[int, _Thread]]:
         for task in Path(f"/proc/{self._pid}/task").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
-                status = (task / "status").read_text()
-                if _field(status, "State:").split()[:1] == ["R"]:
-                    yield int(task.name), _field(status, _WAITED)
+                state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
+                if state == "R":
+                    waited = _field((task / "status").read_text(), _WAITED)
+                    yield int(task.name), _Thread(waited, sum(map(int, fields[10:12])))
+
+
+class _Thread(NamedTuple):
+    """A thread that runs."""
+
+    waited: str
+    """How often it has waited."""
+    ticks: int
+    """Processor time that it has taken."""
