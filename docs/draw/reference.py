@@ -36,16 +36,18 @@ SECTIONS: Mapping[str, str] = {
         KnownKey ClientCounters Arrays ServerHealth Health ServerStatus StatusRecord
         ClosingRecord ClosingStage""",
     "environments": """
-        Environment Rollout RolloutNotes Note EnvironmentUnavailable RolloutCancelled Model
-        Completion ToolCall ModelUsage Message Messages image_part TokenIds Logprobs ModelError
-        ModelAborted BrokenNumbers ContextFull""",
+        Environment Rollout RolloutNotes Note EnvironmentUnavailable RolloutCancelled apart
+        ApartError ApartTimeout ApartOutOfMemory ApartDied Model Completion ToolCall
+        ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
+        BrokenNumbers ContextFull""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge
         Conflict KeyConflict RequestRefused NeverStarted ServerUnreachable RanAndFailed
         RolloutFailed DeadlineExceeded ExecutionLimit OutcomeNotEncodable OutcomeNotDecodable
-        OutcomeTooLarge MayHaveRun WorkerLost ServerLost UnknownKey NotDurable NoAnswer
-        Abandoned ExecutionCancelled ConfigError EnvironmentBroken ServerStartError
-        ServerNotReady ServerNotClosed ProtocolError EncodingError DecodingError""",
+        OutcomeTooLarge MayHaveRun WorkerLost InterpreterHeld ServerLost UnknownKey
+        NotDurable NoAnswer Abandoned ExecutionCancelled ConfigError EnvironmentBroken
+        ServerStartError ServerNotReady ServerNotClosed ProtocolError EncodingError
+        DecodingError""",
     "limits": "ServerLimits ClientLimits WireLimits KeyLimits Network Transport",
     "responses": "envs.responses.response_of",
     "verifiers": """

@@ -188,6 +188,7 @@ MADE_BY: Mapping[str, str] = {
     "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
     "conflict": "client, of `Refused`", "key-conflict": "client, of `Refused`",
     "unknown-key": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
+    "interpreter-held": "router",
     "execution-limit": "router",
     "environment-broken": "router", "not-durable": "router",
     "never-started": "router; client", "no-answer": "router; client",
