@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import cbor2
@@ -611,3 +612,24 @@ def test_holder_in_a_worker_that_is_not_ready_is_in_the_reason_of_its_end():
     pair.give(HolderFound(WORKER, pair.now_s, "", WHERE))
     pair.advance(pair.router.limits.silence_kill_s + 1.0)
     assert "line 7, in hang" in pair.router.pool.broken
+
+
+WORDS: tuple[Any, ...] = ("beat", "unknown", 0, 1, 2)
+"""Words about a worker: a sign of life, or which of two requests holds its interpreter; 2 is none
+of them."""
+
+
+@pytest.mark.parametrize("words", [*product(WORDS), *product(WORDS, WORDS)], ids=str)
+def test_blame_is_on_whom_the_last_word_about_a_dead_worker_names(words: tuple[Any, ...]):
+    pair = Pair(heartbeats=True)
+    calls = [pair.submit(rerun=False) for _ in range(2)]
+    for named in words:
+        if named == "beat":
+            pair.give(HeartbeatReceived(WORKER, pair.now_s, 0.0, 0, ""))
+        elif named == "unknown":
+            pair.give(HolderFound(WORKER, pair.now_s, "", WHERE))
+        else:
+            holder(pair, named)
+    pair.die(WORKER)
+    codes = [pair.failure(call).code for call in calls]
+    assert codes == ["interpreter-held" if call == words[-1] else "worker-lost" for call in calls]

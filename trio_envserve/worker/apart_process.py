@@ -104,9 +104,9 @@ def begin() -> None:
 def _descriptors() -> list[int]:
     """The open descriptors beyond the standard ones."""
     try:
-        found = map(int, os.listdir("/proc/self/fd"))
+        found = [int(each) for each in os.listdir("/proc/self/fd")]
     except OSError:
-        found = iter(range(256))
+        found = [*range(256)]
     return [each for each in found if each > 2]
 
 
