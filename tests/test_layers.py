@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tracing": {"redaction"},
     "logs": {"redaction", "tracing"},
     "foreign": set(),
+    "large_pickles": set(),
     "near": set(),
     "otlp": set(),
     "pages": set(),
@@ -46,12 +47,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing",
     },
     "envs": WORDS | {
-        "redaction", "core.values", "core.notes", "core.stack_frames", "models", "foreign",
-        "near", "options", "tracing",
+        "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
+        "foreign", "near", "options", "tracing",
     },
     "worker": {
-        "core", "core.values", "net", "models", "envs", "logs", "foreign", "redaction",
-        "tracing", "otlp",
+        "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
+        "redaction", "tracing", "otlp",
     },
     "host": {"core", "net", "envs", "worker", "redaction"},
     "server": {

@@ -67,7 +67,7 @@ async def test_g10_who_holds_the_interpreter_is_named_in_all_errors_and_in_the_l
     judge: Judge, environment: str, caplog: pytest.LogCaptureFixture
 ):
     """One regular expression cost 63 neighbours, and nobody was told which, or where."""
-    limits = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
+    limits: dict[str, Any] = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
     async with serving(judge, environment=environment, worker_capacity=4, **limits) as (_, calls):
         calls.start("neighbour", ["block", "never"] if "Thread" in environment else ["wait", "no"])
         await judge.wait_started("neighbour")

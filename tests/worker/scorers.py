@@ -30,6 +30,10 @@ HANG = f'tests/worker/scorers.py", line {hang.__code__.co_firstlineno + 2}, in h
 """The line where it stands, as stacks have it."""
 
 
+def hang_with(array: object) -> object:
+    return hang()
+
+
 def write_pid_and_hang(path: str) -> None:
     Path(path).write_text(str(os.getpid()))
     hang()
@@ -142,3 +146,16 @@ def leave_a_thread() -> int:
 
 async def a_coroutine() -> None:
     """Not to be called apart."""
+
+
+KEPT: list[object] = []
+"""Of calls before, in one process."""
+
+
+def keep(value: object) -> int:
+    KEPT.append(value)
+    return os.getpid()
+
+
+def kept() -> object:
+    return KEPT[0]

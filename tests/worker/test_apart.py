@@ -3,6 +3,7 @@ held up."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import pickle
@@ -103,8 +104,8 @@ async def test_cancelling_a_rollout_kills_the_process_of_its_call(backend: str, 
         for function, path in zip(
             (scorers.write_pid_and_hang, scorers.fork_and_hang), paths, strict=True
         ):
-            asked = request((function, str(path)))
-            nursery.start_soon(lambda asked=asked: runner.run(asked, request_id="ab#0"))
+            run = functools.partial(runner.run, request_id="ab#0")
+            nursery.start_soon(run, request((function, str(path))))
         pids = [await written(path) for path in paths]
         nursery.cancel_scope.cancel()
     for pid in pids:
@@ -206,6 +207,23 @@ async def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path):
         await gone(number_in(path))
 
 
+async def test_large_arrays_are_what_they_were_though_later_calls_have_others():
+    """They are mapped from files, and one that is used again would change them."""
+    arrays = [numpy.full((300, 500), float(number)) for number in range(3)]
+    async with open_apart() as pool:
+        pids = {await called(pool, scorers.keep, array) for array in arrays}
+        assert len(pids) == 1
+        found = [await called(pool, numpy.add, array, 1.0) for array in arrays]
+        assert (await called(pool, scorers.kept) == arrays[0]).all()
+        for each, array in zip(found, arrays, strict=True):
+            assert (each == array + 1.0).all()
+        found[0][:] = 7.0  # they are the caller's own
+        assert (found[1] == 2.0).all()
+        with pytest.raises(ApartTimeout) as caught:
+            await called(pool, scorers.hang_with, arrays[0], timeout_s=SHORT_S)
+        assert "in hang" in caught.value.where
+
+
 async def test_prints_of_a_call_are_bounded(capfd: pytest.CaptureFixture[str]):
     async with open_apart() as pool:
         assert await called(pool, scorers.print_a_gigabyte) == "printed"
@@ -281,7 +299,7 @@ def test_limits_that_are_no_numbers_are_refused(value: Any):
 
 
 def test_exit_that_travelled_is_no_exit_here():
-    reply = ApartReply(None, pickle.dumps(SystemExit(1)), "SystemExit: 1")
+    reply = ApartReply(None, (), pickle.dumps(SystemExit(1)), "SystemExit: 1")
     with pytest.raises(RuntimeError, match="SystemExit: 1"):
         value_of("f", reply)
 

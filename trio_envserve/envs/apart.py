@@ -24,14 +24,16 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, TypeVar, final, overload
 
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
+from ..large_pickles import dump
 from ..redaction import redacted
 
 TIMEOUT_S = 5.0
@@ -39,6 +41,11 @@ TIMEOUT_S = 5.0
 
 MOST_BYTES = 1 << 28
 """Most bytes of the pickle of a call, or of its value."""
+
+MOST_BESIDE = 1 << 32
+"""Most bytes of the large arrays beside one of them."""
+BESIDE = hasattr(os, "memfd_create")
+"""Whether large arrays can travel beside a pickle."""
 
 _LIMITS = "__trio_envserve_apart__"
 """Attribute of a method that :func:`apart` has marked."""
@@ -96,6 +103,8 @@ class ApartCall(NamedTuple):
     """That file; empty for other modules."""
     job: bytes
     """Pickle of the function and its arguments."""
+    buffers: Sequence[memoryview]
+    """Large buffers that the pickle leaves out."""
     limits: ApartLimits
 
 
@@ -104,6 +113,8 @@ class ApartReply(NamedTuple):
 
     value: bytes | None
     """Pickle of the value; None if there is none."""
+    buffers: Sequence[memoryview] = ()
+    """Large buffers that the pickle leaves out."""
     error: bytes | None = None
     """Pickle of the exception; None if there is none, or it cannot be pickled."""
     told: str = ""
@@ -156,7 +167,7 @@ def call_of(function: Callable[..., Any], args: tuple[Any, ...], limits: ApartLi
         raise TypeError(f"apart() calls a function, not {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{name} is a coroutine function: a call apart is one of a plain function")
-    job = foreign.call(pickle.dumps, (function, args), pickle.HIGHEST_PROTOCOL)
+    job = foreign.call(dump, (function, args), beside=BESIDE)
     if job.error is not None:
         raise TypeError(
             f"{name} cannot be called in another process, since it or an argument cannot be "
@@ -172,7 +183,7 @@ def call_of_method(method: Any, limits: ApartLimits) -> ApartCall:
     if made is None:  # a static method has no object
         return call_of(method, (), limits)
     name = f"{type(made).__qualname__}.{method.__name__}"
-    job = foreign.call(pickle.dumps, (method, ()), pickle.HIGHEST_PROTOCOL)
+    job = foreign.call(dump, (method, ()), beside=BESIDE)
     if job.error is not None:
         raise TypeError(
             f"{name}() is marked @apart: it runs in another process with a pickled copy of its "
@@ -185,7 +196,7 @@ def call_of_method(method: Any, limits: ApartLimits) -> ApartCall:
 def value_of(name: str, reply: ApartReply) -> Any:
     """The value of a call, or raises what it has raised."""
     if reply.value is not None:
-        return pickle.loads(reply.value)
+        return pickle.loads(reply.value, buffers=reply.buffers)
     error: BaseException | None = None
     if reply.error is not None:
         read = foreign.call(pickle.loads, reply.error)
@@ -199,16 +210,22 @@ def value_of(name: str, reply: ApartReply) -> Any:
     raise error
 
 
-def _travelling(name: str, found: Any, job: bytes, limits: ApartLimits) -> ApartCall:
+def _travelling(
+    name: str, found: Any, dumped: tuple[bytes, Sequence[memoryview]], limits: ApartLimits
+) -> ApartCall:
     """A module whose name has a file in it was loaded from that file, and cannot be imported."""
-    if len(job) > MOST_BYTES:
-        raise TypeError(f"{name} and its arguments take {len(job)} bytes, of {MOST_BYTES} at most")
+    job, buffers = dumped
+    arrays_bytes = sum(each.nbytes for each in buffers)
+    for taken, most in ((len(job), MOST_BYTES), (arrays_bytes, MOST_BESIDE)):
+        if taken > most:
+            raise TypeError(f"{name} and its arguments take {taken} bytes, of {most} at most")
     while isinstance(found, functools.partial):
         found = found.func
     module = getattr(found, "__module__", None) or ""
     if "@" not in module:
-        return ApartCall(name, "", "", job, limits)
-    return ApartCall(name, module, getattr(sys.modules.get(module), "__file__", ""), job, limits)
+        return ApartCall(name, "", "", job, buffers, limits)
+    file = getattr(sys.modules.get(module), "__file__", "")
+    return ApartCall(name, module, file, job, buffers, limits)
 
 
 def _name(function: Any) -> str:

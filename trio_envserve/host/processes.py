@@ -252,7 +252,8 @@ def start_process(
             pass_fds=[*inherited, *held],
             env={**ENVIRON, **os.environ, **environ},
         )
-        process = WorkerProcess(guard, *ends, answers)
+        link, signs, guard_socket = ends
+        process = WorkerProcess(guard, link, signs, guard_socket, answers)
         kept.pop_all()
         return process
 

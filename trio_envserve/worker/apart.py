@@ -22,12 +22,14 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, final
+from typing import IO, Any, final
 
 import trio
 
 from ..core.stack_frames import authors_line, dumped_stacks
 from ..envs.apart import (
+    BESIDE,
+    MOST_BESIDE,
     MOST_BYTES,
     ApartCall,
     ApartDied,
@@ -36,6 +38,7 @@ from ..envs.apart import (
     ApartTimeout,
     need_library,
 )
+from ..large_pickles import mapped, write
 from . import apart_process
 from .carriers import CodeCarrier
 from .failures import log
@@ -73,24 +76,29 @@ class ApartPool:
         async with self._limiter:
             if self._context is None:
                 self._context = await self._opened.enter_async_context(_open_context())
-            paper = self._papers.pop() if self._papers else _Paper(self._opened)
+            paper = self._papers.pop() if self._papers and not call.buffers else _Paper()
             try:
                 return await self._run(call, paper)
             finally:
-                self._papers.append(paper)
+                # One with large arrays is never used again: they are mapped from there.
+                if os.fstat(paper.file.fileno()).st_size < apart_process.ARRAYS_AT:
+                    self._papers.append(paper)
+                else:
+                    paper.file.close()
 
     async def _run(self, call: ApartCall, paper: _Paper) -> ApartReply:
         from trio_parallel import BrokenWorkerError
 
-        limits = call.limits
+        limits, most = call.limits, (MOST_BYTES, MOST_BESIDE if BESIDE else 0)
+        paper.clear()
+        spans = write(paper.file.fileno(), apart_process.ARRAYS_AT, call.buffers)
         for is_last in (False, True):
-            paper.clear()
             reply: Any = None
             try:
                 with trio.move_on_after(START_S + limits.timeout_s):
                     reply = await self._context.run_sync(
                         apart_process.run, paper.path, *limits, call.module, call.file, call.job,
-                        MOST_BYTES, kill_on_cancel=True, limiter=contextlib.nullcontext(),
+                        spans, most, kill_on_cancel=True, limiter=contextlib.nullcontext(),
                     )  # fmt: skip
             except BrokenWorkerError as error:
                 if paper.has_begun or is_last:
@@ -106,7 +114,8 @@ class ApartPool:
         if reply == apart_process.OUT_OF_MEMORY:
             most = f"{limits.memory_bytes} bytes of memory that it may take (memory_bytes)"
             raise ApartOutOfMemory(f"{call.name} needed more than the {most}")
-        return ApartReply(*reply)
+        value, spans, *raised = reply
+        return ApartReply(value, mapped(paper.file.fileno(), spans), *raised)
 
     def _ended(self, call: ApartCall, paper: _Paper, status: int) -> ApartTimeout | ApartDied:
         """The error of a call whose process has ended."""
@@ -129,6 +138,8 @@ class ApartPool:
         """End all processes."""
         from trio_parallel import BrokenWorkerError
 
+        for paper in self._papers:
+            paper.file.close()
         try:
             await self._opened.aclose()
         except BrokenWorkerError as error:  # one died while it was idle, or had to be killed
@@ -181,33 +192,39 @@ class ApartCalls:
 class _Paper:
     """A file on which a process writes its id, and its stack if it ends badly."""
 
-    def __init__(self, closed_with: AsyncExitStack) -> None:
+    def __init__(self) -> None:
+        self.file: IO[bytes]
+        """The file, which ends with the last that has it."""
         if hasattr(os, "memfd_create"):  # so that no file is left behind
-            self._fd = os.memfd_create("trio-envserve-apart")
-            closed_with.callback(os.close, self._fd)
-            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+            made = os.memfd_create("trio-envserve-apart")
+            self.file = os.fdopen(made, "r+b", buffering=0)
+            self.path = f"/proc/{os.getpid()}/fd/{made}"
         else:
-            file = tempfile.NamedTemporaryFile()  # noqa: SIM115  # the stack closes it
-            closed_with.enter_context(file)
-            self._fd, self.path = file.fileno(), file.name
+            named = tempfile.NamedTemporaryFile(buffering=0)  # noqa: SIM115
+            self.file, self.path = named, named.name  # type: ignore[assignment]  # it is one
 
     def clear(self) -> None:
-        os.ftruncate(self._fd, 0)
+        """Make it empty."""
+        self.file.truncate(0)
 
     @property
     def has_begun(self) -> bool:
         """Whether a process has written its id."""
-        return os.fstat(self._fd).st_size >= apart_process.PID_BYTES
+        return self._pid() > 0
+
+    def _pid(self) -> int:
+        return int.from_bytes(os.pread(self.file.fileno(), apart_process.PID_BYTES, 0), "big")
 
     def read(self) -> str:
         """The text after the process id."""
-        size = os.fstat(self._fd).st_size
-        return os.pread(self._fd, size, apart_process.PID_BYTES).decode(errors="replace")
+        most = apart_process.ARRAYS_AT - apart_process.PID_BYTES
+        text = os.pread(self.file.fileno(), most, apart_process.PID_BYTES)
+        return text.partition(b"\0")[0].decode(errors="replace")
 
     def end_group(self) -> None:
         """Kill what is left of the process group of a process that has ended.  While it has a
         member, its number is no other process's."""
-        pid = int.from_bytes(os.pread(self._fd, apart_process.PID_BYTES, 0), "big")
+        pid = self._pid()
         if pid > 1:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)

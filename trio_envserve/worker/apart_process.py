@@ -29,8 +29,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
+from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
 from .guard import become_subreaper, children_of_this
 
@@ -38,6 +39,8 @@ PID_BYTES = 8
 """Length of the process id, big-endian, at the begin of a paper."""
 OUT_OF_MEMORY = "memory"
 """The reply of a call that needed more memory than it may."""
+ARRAYS_AT = 1 << 20
+"""Place from which on a paper has large arrays."""
 PRINTED_BYTES = 64 * 1024
 """Most bytes that one call may print."""
 TRACEBACK_CHARACTERS = 32 * 1024
@@ -46,6 +49,12 @@ END_S = 1.0
 """Time for which the end of the processes that a call has started is waited for, in seconds."""
 FIRST_TO_DIE = "1000"
 """Mark for the kernel, which ends such a process before others when memory runs out."""
+
+
+Reply: TypeAlias = tuple[bytes | None, Spans, bytes | None, str, str]
+"""First fields of an ``ApartReply``."""
+Most: TypeAlias = tuple[int, int]
+"""Most bytes of a value's pickle, and of the large arrays beside it."""
 
 
 @final
@@ -124,17 +133,17 @@ def retire() -> bool:
 
 def run(
     paper: str, timeout_s: float, memory_bytes: int | None, module: str, file: str, job: bytes,
-    most_bytes: int,
-) -> tuple[bytes | None, bytes | None, str, str] | str:  # fmt: skip
-    """Call the function of a job; returns the fields of an ``ApartReply``, or
+    spans: Spans, most: Most,
+) -> Reply | str:  # fmt: skip
+    """Call the function of a job; returns the first fields of an ``ApartReply``, or
     :data:`OUT_OF_MEMORY`."""
     pid, threads = os.getpid(), threading.active_count()
     _State.printed.left = PRINTED_BYTES
-    with open(paper, "wb", buffering=0) as written:
+    with open(paper, "r+b", buffering=0) as written:
         written.write(pid.to_bytes(PID_BYTES, "big"))
         faulthandler.enable(written)
         try:
-            return _reply(written, timeout_s, memory_bytes, module, file, job, most_bytes)
+            return _reply(written, timeout_s, memory_bytes, module, file, job, spans, most)
         finally:
             if os.getpid() != pid:  # a forked child that has returned
                 os._exit(os.EX_SOFTWARE)
@@ -146,16 +155,17 @@ def run(
 
 def _reply(
     written: io.FileIO, timeout_s: float, memory_bytes: int | None, module: str, file: str,
-    job: bytes, most_bytes: int,
-) -> tuple[bytes | None, bytes | None, str, str] | str:  # fmt: skip
+    job: bytes, spans: Spans, most: Most,
+) -> Reply | str:  # fmt: skip
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
         _import(module, file)
-        function, args = pickle.loads(job)
+        function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=written)
         if memory_bytes is not None:
             _limit(memory_bytes, before[1])
-        return _pickled(function(*args), most_bytes), None, "", ""
+        at = sum(spans[-1]) if spans else ARRAYS_AT
+        return (*_pickled(function(*args), written.fileno(), at, most), None, "", "")
     except MemoryError as error:
         resource.setrlimit(resource.RLIMIT_AS, before)
         _State.spoilt = True
@@ -191,21 +201,22 @@ def _limit(memory_bytes: int, hard: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-def _pickled(value: Any, most_bytes: int) -> bytes:
+def _pickled(value: Any, file: int, at: int, most: Most) -> tuple[bytes, Spans]:
     try:
-        made = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        made, buffers = dump(value, beside=most[1] > 0)
     except MemoryError:
         raise
     except BaseException as error:
         text = f"it returned what cannot be pickled ({type(error).__name__}: {error})"
         raise TypeError(text) from None
-    if len(made) > most_bytes:
-        raise TypeError(f"it returned {len(made)} bytes, of {most_bytes} at most")
-    return made
+    for taken, bound in zip((len(made), sum(each.nbytes for each in buffers)), most, strict=True):
+        if taken > bound:
+            raise TypeError(f"it returned {taken} bytes, of {bound} at most")
+    return made, write(file, at, buffers)
 
 
-def _raised(error: BaseException) -> tuple[bytes | None, bytes | None, str, str]:
-    return None, _read_back(error), _safely(_told, error), _safely(_traceback, error)
+def _raised(error: BaseException) -> Reply:
+    return None, (), _read_back(error), _safely(_told, error), _safely(_traceback, error)
 
 
 def _read_back(error: BaseException) -> bytes | None:

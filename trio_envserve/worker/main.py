@@ -55,8 +55,9 @@ class Inherited(NamedTuple):
         link, signs, guard_socket, answers, locks, server, deadline = words
         held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
         deadline_ns = None if deadline == "-1" else int(deadline)
-        numbers = map(int, (link, signs, guard_socket, answers))
-        return cls(*numbers, held, int(server), deadline_ns)
+        return cls(
+            int(link), int(signs), int(guard_socket), int(answers), held, int(server), deadline_ns
+        )
 
 
 def main() -> NoReturn:
