@@ -38,7 +38,7 @@ from ..envs.apart import (
     ApartTimeout,
     need_library,
 )
-from ..large_pickles import mapped, write
+from ..large_pickles import Spans, mapped, write
 from . import apart_process
 from .carriers import CodeCarrier
 from .failures import log
@@ -91,7 +91,11 @@ class ApartPool:
 
         limits, most = call.limits, (MOST_BYTES, MOST_BESIDE if BESIDE else 0)
         paper.clear()
-        spans = write(paper.file.fileno(), apart_process.ARRAYS_AT, call.buffers)
+        spans: Spans = ()
+        if call.buffers:  # which may be gigabytes
+            spans = await trio.to_thread.run_sync(
+                write, paper.file.fileno(), apart_process.ARRAYS_AT, call.buffers
+            )
         for is_last in (False, True):
             reply: Any = None
             try:
@@ -112,8 +116,8 @@ class ApartPool:
             text = f"{call.name} had not ended {START_S + limits.timeout_s:g} s after it was called"
             raise ApartTimeout(f"{text}, and its process was killed")
         if reply == apart_process.OUT_OF_MEMORY:
-            most = f"{limits.memory_bytes} bytes of memory that it may take (memory_bytes)"
-            raise ApartOutOfMemory(f"{call.name} needed more than the {most}")
+            bound = f"{limits.memory_bytes} bytes of memory that it may take (memory_bytes)"
+            raise ApartOutOfMemory(f"{call.name} needed more than the {bound}")
         value, spans, *raised = reply
         return ApartReply(value, mapped(paper.file.fileno(), spans), *raised)
 
@@ -201,7 +205,7 @@ class _Paper:
             self.path = f"/proc/{os.getpid()}/fd/{made}"
         else:
             named = tempfile.NamedTemporaryFile(buffering=0)  # noqa: SIM115
-            self.file, self.path = named, named.name  # type: ignore[assignment]  # it is one
+            self.file, self.path = named, named.name
 
     def clear(self) -> None:
         """Make it empty."""
