@@ -9,6 +9,7 @@ import pytest
 from trio_envserve.core.stack_frames import (
     AUTHORS_LINE_CHARACTERS,
     authors_line,
+    authors_part,
     dumped_stacks,
     holder_in,
     named,
@@ -126,12 +127,17 @@ AB = f'  File "{OWN}", line 4, in request ab#1\n{OTHER}'
 LIBRARY = '  File "/v/lib/python3.11/threading.py", line 5, in wait\n'
 
 
+def test_part_of_the_author_begins_with_the_first_of_the_authors_frames():
+    assert authors_part(LIBRARY + OTHER + LIBRARY) == OTHER + LIBRARY
+    assert authors_part(LIBRARY) == LIBRARY
+
+
 @pytest.mark.parametrize(
     ("stacks", "request_id", "found"),
     [
-        ([AB, LIBRARY], "ab#1", [AB]),
+        ([AB, LIBRARY], "ab#1", [OTHER]),
         ([LIBRARY, OTHER], "", [OTHER]),
-        ([AB, OTHER], "", [AB, OTHER]),
+        ([AB, OTHER], "", [OTHER, OTHER]),
         ([LIBRARY, LIBRARY], "", []),
     ],
 )  # fmt: skip

@@ -57,6 +57,16 @@ def dumped_stacks(dump: str) -> list[str]:
     return ["".join(reversed(frames)) for frames in stacks]
 
 
+def authors_part(stack: str) -> str:
+    """A stack of frames without their code, from the author's first one on; all of it if it has
+    none of those."""
+    lines = stack.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if _frames(line):
+            return "".join(lines[number:])
+    return stack
+
+
 _OF_A_REQUEST = re.compile(r", in request (\S+)$", re.MULTILINE)
 
 
@@ -73,10 +83,10 @@ def named(function: Any, name: str) -> Any:
 
 def holder_in(stacks: list[str]) -> tuple[str, list[str]]:
     """Of the stacks of running threads, those that may hold the interpreter: those of the author's
-    code; and the request in which that is, if there is one such stack."""
+    code, from that on; and the request in which that is, if there is one such stack."""
     own = [stack for stack in stacks if authors_line(stack)]
     request = _OF_A_REQUEST.search(own[0]) if len(own) == 1 else None
-    return request[1] if request else "", own
+    return request[1] if request else "", [*map(authors_part, own)]
 
 
 def is_authors(path: str) -> bool:

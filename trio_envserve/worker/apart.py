@@ -26,7 +26,7 @@ from typing import IO, Any, final
 
 import trio
 
-from ..core.stack_frames import authors_line, dumped_stacks
+from ..core.stack_frames import authors_line, authors_part, dumped_stacks
 from ..envs.apart import (
     BESIDE,
     MOST_BESIDE,
@@ -124,7 +124,8 @@ class ApartPool:
     def _ended(self, call: ApartCall, paper: _Paper, status: int) -> ApartTimeout | ApartDied:
         """The error of a call whose process has ended."""
         text = paper.read()
-        stack = dumped_stacks(text)[-1:]  # the main thread's, which runs the call
+        # The last one is the main thread's, which runs the call.
+        stack = [authors_part(each) for each in dumped_stacks(text)[-1:]]
         where = authors_line(stack[0]) if stack else ""
         at = f", at {where}" if where else ""
         if text.startswith(_TIMED_OUT):

@@ -119,9 +119,7 @@ class LoopCalls:
         """The execution has ended: its nursery is about to close."""
         self.cancel()
 
-    def submit(
-        self, work: Work, deliver: _Deliver, *, in_thread: bool = False
-    ) -> trio.CancelScope:
+    def submit(self, work: Work, deliver: _Deliver, *, in_thread: bool = False) -> trio.CancelScope:
         """Run ``work`` on the trio loop; ``deliver`` is called once with its result.
         ``in_thread``: the caller's thread waits for it.
 
