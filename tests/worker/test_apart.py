@@ -118,7 +118,9 @@ async def test_a_blocking_call_on_a_loop_is_refused():
 
     for function in (body, on_asyncio(body)):
         async with opened(load(function), threads=2) as runner:
-            with pytest.raises(EnvironmentFailure, match=r"on the loop: .* await ask\(\) \(apart\(\)"):
+            with pytest.raises(
+                EnvironmentFailure, match=r"on the loop: .* await ask\(\) \(apart\(\)"
+            ):
                 await runner.run(request(), request_id="ab#0")
 
 
