@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         ClosingRecord,
         HostStats,
         PastHost,
+        PermitStats,
         ServerStats,
         StatusRecord,
         WorkerDeath,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from .envs.apart import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, apart
     from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
+    from .envs.permits import Permit
     from .host.allocator import keep_freed_memory
     from .host.joined import JoinedHost
     from .host.opening import open_host
@@ -169,6 +171,8 @@ __all__ = [
     "OutcomeNotEncodable",
     "OutcomeTooLarge",
     "PastHost",
+    "Permit",
+    "PermitStats",
     "PlainClient",
     "ProtocolError",
     "RanAndFailed",

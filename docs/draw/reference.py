@@ -28,15 +28,15 @@ from trio_envserve.options import options_of
 SECTIONS: Mapping[str, str] = {
     "serve": """
         open_server serve logs.LogSetup otlp.OtlpSetup Server ServerOptions ServerCurve
-        ClientRight open_host JoinedHost ServerStats CacheStats HostStats PastHost WorkerDeath
-        WorkerRange WorkerStats""",
+        ClientRight open_host JoinedHost ServerStats CacheStats HostStats PastHost PermitStats
+        WorkerDeath WorkerRange WorkerStats""",
     "ask": """
         open_client Client open_client_asyncio AsyncioClient PlainClient ClientCurve KeyPair
         keep_freed_memory CallOptions Outcome KeyEnded KeyPage RunningPage RunningRollout
         KnownKey ClientCounters Arrays ServerHealth Health ServerStatus StatusRecord
         ClosingRecord ClosingStage""",
     "environments": """
-        Environment Rollout RolloutNotes Note EnvironmentUnavailable RolloutCancelled apart
+        Environment Rollout RolloutNotes Note Permit EnvironmentUnavailable RolloutCancelled apart
         ApartError ApartTimeout ApartOutOfMemory ApartDied Model Completion ToolCall
         ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
         BrokenNumbers ContextFull""",

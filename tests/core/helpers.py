@@ -82,9 +82,12 @@ from trio_envserve.core.worker import (
     BeatDue,
     BeginRun,
     CancelRun,
+    ClaimMade,
+    ClaimOver,
     DeltaMade,
     EnvironmentReady,
     Exit,
+    GoOn,
     NoteMade,
     OutcomeMade,
     RouterMessage,
@@ -382,6 +385,8 @@ class Pair(Joined):
         self.runs: list[tuple[bytes, BeginRun]] = []
         self.cancels: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
+        self.granted: list[tuple[bytes, int]] = []
+        """Claims whose code goes on, with their workers."""
         self.answers: list[Answer | Fail] = []
         self.says: list[PassDelta] = []
         self.notes: list[PassNote] = []
@@ -496,6 +501,8 @@ class Pair(Joined):
             match effect:
                 case BeginRun():
                     self.runs.append((worker, effect))
+                case GoOn(claim):
+                    self.granted.append((worker, claim))
                 case CancelRun(number):
                     self.cancels.append((worker, number))
                 case Exit():
@@ -545,6 +552,21 @@ class Pair(Joined):
         """An execution notes how far it is, by default the newest."""
         worker, what = run or self.runs[-1]
         self.work(worker, self.workers[worker].take(NoteMade(what.number, note)))
+
+    def claim(
+        self, claim: int, run: tuple[bytes, BeginRun] | None = None, name: str = "a",
+        most: int = 1, per_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """An execution claims a permit, by default the newest."""
+        worker, what = run or self.runs[-1]
+        made = ClaimMade(what.number, claim, name, 0 if per_s else most, per_s)
+        self.work(worker, self.workers[worker].take(made))
+        self.settle()
+
+    def give_back(self, claim: int, worker: bytes = b"w0-1") -> None:
+        """A claim ends."""
+        self.work(worker, self.workers[worker].take(ClaimOver(claim)))
+        self.settle()
 
     def end(
         self, run: tuple[bytes, BeginRun] | None = None, payload: bytes = b"outcome",

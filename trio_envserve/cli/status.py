@@ -154,6 +154,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         Table(f"server at {stats['address']}", (), server),
         *([Table("requests since its start", (), counted)] if counted else []),
         *host_tables(stats),
+        *permit_tables(stats),
         worker_table(stats),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
     ]
@@ -201,6 +202,13 @@ def host_tables(stats: dict[str, Any]) -> list[Table]:
         ),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
+
+
+def permit_tables(stats: dict[str, Any]) -> list[Table]:
+    """The table of permits; nothing where none is claimed."""
+    names = ("name", "held", "limit", "waiting")
+    table = records_table("permits", stats.get("permits", ()), names, left=["name"])
+    return [table] if table.rows else []
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -433,6 +441,7 @@ def top_tables(watch: Watch) -> list[Table]:
         Table(f"{stats['environment'] or 'server'} at {stats['address']}", (), server, left=(0, 1)),
         slow_table(stats["slow"]),
         *host_tables(stats),
+        *permit_tables(stats),
         worker_table(stats),
         *(
             [records_table("ends of workers", deaths, columns, left=["worker", "why"])]

@@ -45,6 +45,7 @@ from . import messages
 from .account import Account, Accounts
 from .journal import Journal
 from .messages import Dispatch, Fetch, Statement
+from .permits import PermitClaim, Permits
 from .ranges import Ranges
 from .requests import Suspicion
 from .router_effects import RouterEffect, ToWorker
@@ -109,6 +110,8 @@ class Execution:
     """Moment at which it was told to stop, on the awake clock."""
     taken_back: bool = False
     """Whether an earlier epoch has dispatched it, for a session of that epoch."""
+    claims: dict[int, PermitClaim] | None = None
+    """Its claims of permits, by their numbers; None before the first one."""
 
     @property
     def is_holder(self) -> bool:
@@ -165,6 +168,9 @@ class Worker:
     """Request whose code holds its interpreter; empty if that is not known, or not so."""
     held: str = ""
     """That its interpreter is held, by whom and where, for people; empty if it is not."""
+    claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
+    """Its claims of permits, by their numbers; None stands for one of an execution that had
+    ended."""
 
     @property
     def name(self) -> str:
@@ -252,7 +258,12 @@ class Worker:
         """The router's statement to this worker, from which the worker repairs what differs.
         ``beat``: the beat that it answers, 0 for a hello."""
         live, stopping = Ranges(self.live), Ranges(sorted(self.stopping))
-        return Statement(beat, self.next_number, live.flat(), stopping.flat())
+        said = Statement(beat, self.next_number, live.flat(), stopping.flat())
+        if not self.claims:
+            return said
+        known = sorted(self.claims)
+        granted = (n for n in known if (claim := self.claims[n]) is not None and claim.is_held)
+        return said._replace(claims=Ranges(known).flat(), granted=Ranges(granted).flat())
 
     def fetches(self) -> Fetch:
         """The request for the announced outcomes that the router has memory for, beside the list of
@@ -283,6 +294,7 @@ class Dispatches:
         self.announced = announced
         self.out = out
         """Effects, in order; the router takes them out."""
+        self.permits = Permits()
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""
         self._journal = journal
@@ -352,6 +364,8 @@ class Dispatches:
     def end(self, execution: Execution) -> None:
         """Take out an execution that runs no more, and of which nothing further is wanted."""
         execution.worker.end(execution)
+        if execution.claims:
+            self.permits.end(execution)
         if execution.size_bytes is not None:
             self.announced.remove(execution)
 
@@ -375,6 +389,15 @@ class Dispatches:
     def tell(self, worker: Worker, message: messages.Message) -> None:
         """Send a message to a worker."""
         self.out.append(ToWorker(worker.id, worker.incarnation, message))
+
+    def grant(self, now_s: float, *, paused: bool) -> None:
+        """Grant the claims that can be granted, and tell their workers."""
+        told: dict[tuple[Worker, float | None], list[int]] = {}
+        for claim, after_s in self.permits.grant(now_s, paused=paused):
+            assert isinstance(claim.worker, Worker)
+            told.setdefault((claim.worker, after_s), []).append(claim.number)
+        for (worker, after_s), numbers in told.items():
+            self.tell(worker, messages.Granted(Ranges(sorted(numbers)).flat(), after_s))
 
     def _number(self, execution: Execution) -> None:
         execution.serial, self._count = self._count, self._count + 1

@@ -117,6 +117,7 @@ Choice: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
 Spans: TypeAlias = Annotated["list[int]", Field("spans", is_ranges)]
+MaybeSpans: TypeAlias = Annotated["list[int] | None", Field("spans", is_ranges, optional=True)]
 NoteList: TypeAlias = Annotated["list[bytes]", Field("[* note]", _is_notes)]
 Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_record)]
 Traceparent: TypeAlias = Annotated[

@@ -39,6 +39,15 @@ HELD_BYTES = 64 * MIB
 CAPACITY = 256
 """Executions that a worker is assumed to take at once, until a worker has said its capacity."""
 
+PERMIT_NAME_BYTES = 128
+"""Most bytes of a permit's name, as an environment gives it."""
+
+MOST_PERMITS = 2**31
+"""Most permits that a limit may have."""
+
+LEAST_PER_S, MOST_PER_S = 1 / 3600, 1e6
+"""Bounds of a rate, in grants a second.  The name of a slow rate is remembered for long."""
+
 PROTOCOL_VERSION = 2
 """Major version of the wire.  A peer with another one is refused."""
 

@@ -64,9 +64,12 @@ from .worker_messages import (
     UNLOADABLE,
     Announced,
     Beat,
+    Claim,
+    ClaimsEnded,
     Declined,
     Dispatch,
     Fetch,
+    Granted,
     Missing,
     Retire,
     Start,
@@ -82,8 +85,8 @@ from .worker_messages import (
 __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
     "MESSAGES", "UNLOADABLE", "Announced", "Beat",
-    "Cancel", "Cancelled", "Declined", "Delta", "Dispatch", "Error", "Fetch", "Finish",
-    "ForeignVersion", "Goodbye", "Hello", "Message",
+    "Cancel", "Cancelled", "Claim", "ClaimsEnded", "Declined", "Delta", "Dispatch", "Error",
+    "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
     "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "Retire", "Start",
     "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
     "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
@@ -96,8 +99,8 @@ Message: TypeAlias = (
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | QueryAnswer | Error
     | Delta | Notes
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
-    | WorkerDelta | WorkerNotes
-    | Dispatch | Stop | Statement | Retire | Start | Fetch
+    | WorkerDelta | WorkerNotes | Claim | ClaimsEnded
+    | Dispatch | Stop | Statement | Retire | Start | Fetch | Granted
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = typing.get_args(Message)
@@ -108,8 +111,9 @@ KINDS: dict[Any, int] = {
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21,
     QueryAnswer: 22, Error: 23, Delta: 25, Notes: 26,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
-    Announced: 70, WorkerDelta: 71, WorkerNotes: 72,
+    Announced: 70, WorkerDelta: 71, WorkerNotes: 72, Claim: 73, ClaimsEnded: 74,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
+    Granted: 86,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 

@@ -430,6 +430,7 @@ class Router:
             self._resize()
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
+        self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
         self._go_on_closing(now_s)
 
     def _resume(self, given: Resume) -> None:
@@ -641,6 +642,8 @@ class Router:
         worker whose end stands behind its hello."""
         queue, works, workforce = self.queue, self.works, self.workforce
         works.stop()
+        if self.dispatches.permits.due:
+            self.dispatches.grant(self.awake_s, paused=works.earlier_lives)
         if self.pool.broken and len(queue) and self._is_hopeless():
             works.answer_all(lambda work: work.state is WorkState.WAITING, self._broken())
         if self.announced.lines:

@@ -13,7 +13,7 @@ from .account import Accounts
 from .clock import AwakeClock
 from .closing import Closing, Held
 from .durations import Durations
-from .executions import Announcements
+from .executions import Announcements, Dispatches
 from .health import ServerStatus
 from .host_pool import Hosts
 from .journal import Journal
@@ -39,6 +39,7 @@ class CountedRouter(Protocol):
     journal: Journal
     accounts: Accounts
     announced: Announcements
+    dispatches: Dispatches
     workforce: Workforce
     hosts: Hosts | None
     elastic: Elastic
@@ -171,6 +172,7 @@ def describe(router: CountedRouter) -> dict[str, Any]:
             for death in workforce.history.deaths
         ],
         **_hosts(router),
+        "permits": router.dispatches.permits.records(),
     }  # fmt: skip
 
 

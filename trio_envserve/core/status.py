@@ -273,6 +273,23 @@ class PastHost:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PermitStats:
+    """The permits of one name; see the page on concurrency."""
+
+    name: str = ""
+    """Name with its kind: ``limit:sandboxes``, ``rate:creates``, ``endpoint:policy``."""
+    held: int = gauge(
+        "permits_held", "Permits of the name that executions hold.", bound="permits_limit"
+    )
+    waiting: int = gauge("permits_waiting", "Claims of the name that wait.")
+    limit: float = gauge(
+        "permits_limit",
+        "Most permits of the name that are held at once; of a rate, most in a second.",
+        0.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStats(StatusRecord):
     """The statistics of a server; see the page on operations.
 
@@ -366,6 +383,8 @@ class ServerStats(StatusRecord):
     """The hosts that have joined, by name."""
     past_hosts: tuple[PastHost, ...] = ()
     """The last past hosts, the newest one last."""
+    permits: tuple[PermitStats, ...] = ()
+    """The permits of the names that have most claims, at most 32."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The entries of the server's shell: its address, the lag of its loop, its socket."""
 
@@ -378,6 +397,7 @@ class ServerStats(StatusRecord):
         deaths = checked(record, "deaths", list, [])
         hosts = checked(record, "hosts", list, [])
         past_hosts = checked(record, "past_hosts", list, [])
+        permits = checked(record, "permits", list, [])
         return typed(
             cls, record, **_status(record),
             cache=typed(CacheStats, checked(record, "cache", dict, {})),
@@ -385,6 +405,7 @@ class ServerStats(StatusRecord):
             deaths=tuple(typed(WorkerDeath, death) for death in deaths),
             hosts=tuple(typed(HostStats, host) for host in hosts),
             past_hosts=tuple(typed(PastHost, host) for host in past_hosts),
+            permits=tuple(typed(PermitStats, permit) for permit in permits),
         )  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
@@ -397,7 +418,7 @@ class ServerStats(StatusRecord):
                 record[field.name] = dict(getattr(self, field.name))
         record["cache"] = {**known(self.cache), **self.cache.more}
         record["per_worker"] = [{**each.more, **known(each)} for each in self.per_worker]
-        for name in ("deaths", "hosts", "past_hosts"):
+        for name in ("deaths", "hosts", "past_hosts", "permits"):
             record[name] = [dataclasses.asdict(each) for each in getattr(self, name)]
         return {**record, **self.more}
 

@@ -38,7 +38,19 @@ from typing import Any, NamedTuple, TypeAlias, final
 from . import error_records, messages
 from .errors import ErrorInfo, ProtocolError
 from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION
-from .messages import Dispatch, Fetch, Message, Retire, Statement, Stop, in_batches
+from .messages import (
+    Claim,
+    ClaimsEnded,
+    Dispatch,
+    Fetch,
+    Granted,
+    Message,
+    Retire,
+    Statement,
+    Stop,
+    in_batches,
+)
+from .permits import OpenClaims
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
 from .worker_messages import WorkerNotes
@@ -105,9 +117,26 @@ class OutcomeParked(NamedTuple):
     payload: Body
 
 
+class ClaimMade(NamedTuple):
+    """An execution claims a permit; see :class:`~.messages.Claim`."""
+
+    number: int
+    claim: int
+    """Number of the claim, greater than all before."""
+    name: str
+    most: int
+    per_s: float | None
+
+
+class ClaimOver(NamedTuple):
+    """A claim has ended, whether or not it was granted."""
+
+    claim: int
+
+
 WorkerInput: TypeAlias = (
     EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade
-    | OutcomeMade | OutcomeParked
+    | OutcomeMade | OutcomeParked | ClaimMade | ClaimOver
 )  # fmt: skip
 """Everything that changes a worker."""
 
@@ -135,6 +164,14 @@ class Park(NamedTuple):
 
     number: int
     payload: SentBody
+
+
+class GoOn(NamedTuple):
+    """A claim was granted: its code goes on."""
+
+    claim: int
+    after_s: float | None = None
+    """Time for which it is to wait before, in seconds: it is one of a rate, and has ended."""
 
 
 class ToRouter(NamedTuple):
@@ -166,7 +203,7 @@ class Exit(NamedTuple):
     """Tear the environment down and exit: no more work comes."""
 
 
-WorkerEffect: TypeAlias = BeginRun | CancelRun | Park | ToRouter | Exit
+WorkerEffect: TypeAlias = BeginRun | CancelRun | Park | GoOn | ToRouter | Exit
 """Everything that a worker's shell must be able to do."""
 
 
@@ -294,6 +331,7 @@ class WorkerCore:
         self._deltas_bytes = 0
         """Bytes of deltas that were sent since the last statement."""
         self._notes = UnsentNotes()
+        self._claims = OpenClaims()
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
         """Take in an input; returns the effects in order."""
@@ -328,6 +366,8 @@ class WorkerCore:
                     return self._state(message, _numbers(message.live), _numbers(message.cancelled))
                 case Fetch():
                     return self._fetch(_numbers(message.numbers), _numbers(message.later))
+                case Granted():
+                    return self._go_on(Ranges.from_flat(message.claims), message.after_s)
                 case Retire():
                     return [Exit()]
                 case _:
@@ -364,6 +404,7 @@ class WorkerCore:
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
         self._notes.drop(number)
+        self._claims.end_of(number)
         self._cancelled.discard(number)
         outcome = messages.WorkerOutcome(
             request.session, request.sequence, number, status, duration_s
@@ -389,6 +430,22 @@ class WorkerCore:
             kept.payload, kept.message = payload, kept.message._replace(body=payload)
             self._release(kept)
         return []
+
+    def _claim_made(self, given: ClaimMade) -> list[WorkerEffect]:
+        """Pass a claim on, if its execution runs."""
+        if given.number not in self.running:
+            return []
+        claim = Claim(*given, held=False)
+        self._claims.make(claim, self._beat)
+        return [self._send(claim)]
+
+    def _claim_over(self, given: ClaimOver) -> list[WorkerEffect]:
+        if not self._claims.end(given.claim):
+            return []
+        return [self._send(ClaimsEnded([given.claim, given.claim + 1]))]
+
+    def _go_on(self, numbers: Ranges, after_s: float | None = None) -> list[WorkerEffect]:
+        return [GoOn(number, after_s) for number in self._claims.granted(numbers)]
 
     def _release(self, kept: _Kept) -> None:
         self.held_bytes -= kept.held_bytes
@@ -466,6 +523,8 @@ class WorkerCore:
                     effects.append(kept.message)
                 elif not kept.known:
                     effects.append(kept.announcement)
+        effects += self._go_on(Ranges.from_flat(state.granted or ()))
+        effects += map(self._send, self._claims.unknown(state, self._beat))
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
@@ -493,7 +552,8 @@ class WorkerCore:
         """A beat, which the router answers with its statement."""
         self._beat += 1
         self._bytes_since_beat = 0
-        return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats))
+        made, claims = self._claims.made, self._claims.numbers()
+        return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats, made, claims))
 
     def _send(self, message: messages.Message) -> ToRouter:
         return ToRouter(self.incarnation, message)
@@ -508,6 +568,8 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
     NoteMade: WorkerCore._note_made,
     OutcomeMade: WorkerCore._outcome_made,
     OutcomeParked: WorkerCore._outcome_parked,
+    ClaimMade: WorkerCore._claim_made,
+    ClaimOver: WorkerCore._claim_over,
 }
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from .fields import (
     Bool,
+    Count,
     Id,
+    MaybeSpans,
     NoteList,
     Positive,
     Record,
@@ -48,11 +50,14 @@ class WorkerBroken(NamedTuple):
 
 class Beat(NamedTuple):
     """A sign of life of the worker's loop; answered by :class:`Statement`.
-    ``seen`` are the numbers of the dispatches that have arrived."""
+    ``seen`` are the numbers of the dispatches that have arrived.  ``made`` is how many claims
+    the worker has ever made, and ``claims`` those among them that have not ended."""
 
     beat: Uint
     seen: Spans
     stats: Record
+    made: Count = None
+    claims: MaybeSpans = None
 
 
 class WorkerOutcome(NamedTuple):
@@ -108,6 +113,25 @@ class WorkerNotes(NamedTuple):
     notes: NoteList
 
 
+class Claim(NamedTuple):
+    """An execution claims a permit of a name: of at most ``most`` that are held at once, or
+    (``most`` is 0) of at most ``per_s`` that are granted in a second.  ``number`` is its dispatch;
+    ``claim`` counts per incarnation.  ``held``: an earlier router has granted it."""
+
+    number: Uint
+    claim: Uint
+    name: Text
+    most: Uint
+    per_s: Seconds
+    held: Bool
+
+
+class ClaimsEnded(NamedTuple):
+    """These claims have ended: their permits come back, or are not wanted any more."""
+
+    claims: Spans
+
+
 # -- router to worker ---------------------------------------------------------
 
 
@@ -131,12 +155,15 @@ class Stop(NamedTuple):
 class Statement(NamedTuple):
     """States what the router holds: of all numbers below ``next`` only ``live``
     still want an outcome, and of those ``cancelled`` want it at once.
-    ``beat`` is the beat that it answers, 0 for a hello."""
+    ``beat`` is the beat that it answers, 0 for a hello.  ``claims`` are the claims of the worker
+    that the router knows, and ``granted`` those among them that it has granted."""
 
     beat: Uint
     next: Uint
     live: Spans
     cancelled: Spans
+    claims: MaybeSpans = None
+    granted: MaybeSpans = None
 
 
 class Retire(NamedTuple):
@@ -157,3 +184,11 @@ class Fetch(NamedTuple):
 
     numbers: Spans
     later: Spans
+
+
+class Granted(NamedTuple):
+    """Grants these claims.  ``after_s``: those of a rate, whose code goes on after that time; they
+    have ended with that."""
+
+    claims: Spans
+    after_s: Seconds

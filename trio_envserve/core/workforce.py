@@ -29,6 +29,8 @@ from .limits import CAPACITY, ServerLimits
 from .messages import (
     Announced,
     Beat,
+    Claim,
+    ClaimsEnded,
     Declined,
     ForeignVersion,
     Missing,
@@ -316,6 +318,8 @@ class Workforce:
                 return self._announced(life, message, now_s)
             case WorkerNotes():
                 return self._notes(life, message)
+            case Claim() | ClaimsEnded():
+                self._claims(life, message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a worker")
         return []
@@ -366,7 +370,9 @@ class Workforce:
         if not isinstance(hello, WorkerHello):
             return None
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
-        return self._enlist(life, hello, now_s)
+        worker = self._enlist(life, hello, now_s)
+        self.dispatches.permits.unstated.add(worker)
+        return worker
 
     def state(self, worker: Worker) -> None:
         """Send a worker the statement of what this epoch holds of it."""
@@ -377,6 +383,7 @@ class Workforce:
         if worker is None:  # its hello was lost; the worker repeats it until it is answered
             return
         self.history.reported(life.id, beat.stats)
+        self.dispatches.permits.stated(worker, beat.made, Ranges.from_flat(beat.claims or ()))
         seen = Ranges.from_flat(beat.seen)
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:
@@ -385,6 +392,20 @@ class Workforce:
         if any(fetches):  # before the statement, after which the worker announces again what no
             self.dispatches.tell(worker, fetches)  # fetch has named
         self.dispatches.tell(worker, worker.statement(beat.beat))
+
+    def _claims(self, life: Life, message: Claim | ClaimsEnded) -> None:
+        """Take in a claim of a permit, or the end of some."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        permits = self.dispatches.permits
+        if isinstance(message, ClaimsEnded):
+            permits.ended(worker, Ranges.from_flat(message.claims))
+            return
+        execution = worker.live.get(message.number)
+        if execution is not None and execution.size_bytes is not None:
+            execution = None  # its code has ended
+        permits.claim(worker, execution, message)
 
     def _missing(self, life: Life, missing: Missing) -> None:
         worker = self.workers.get(life.id)
@@ -419,6 +440,8 @@ class Workforce:
             return []  # it has ended, or was announced before
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
+        if execution.claims:
+            self.dispatches.permits.end(execution)
         self.runs.add(now_s - execution.dispatched_s)
         if execution.is_wanted and size_bytes <= most_bytes:
             self.announced.add(execution)
@@ -535,6 +558,7 @@ class Workforce:
         worker.site.workers -= 1
         if not worker.site.workers:
             del self.sites[worker.host]
+        self.dispatches.permits.unstated.discard(worker)
         executions = list(worker.live.values())
         suspicion = worker.id, len(executions)
         for execution in executions:

@@ -55,6 +55,7 @@ from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .notes import RolloutNotes
+from .permits import Permit, PermitSource, claimed_limit, claimed_rate
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """The way in which the code of an environment is run."""
@@ -148,6 +149,8 @@ class Rollout:
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
     _apart: Apart = dataclasses.field(default_factory=NoApart)
+    _permits: PermitSource | None = None
+    """Where it gets permits; None if no worker runs it."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -282,6 +285,40 @@ class Rollout:
         """
         with self._trace.span(name, attributes):
             yield
+
+    def limit(self, name: str, most: int) -> Permit:
+        """A permit for this block, of which at most ``most`` are held at once by all rollouts, over
+        all workers and hosts::
+
+            async with rollout.limit("sandboxes", 10):
+                ...
+
+        In a thread it is ``with``.  The block waits until a permit is free; the oldest claim of a
+        name comes first.  A permit comes back when its block ends, at the latest with the
+        execution, also if its worker dies.  Where rollouts state different limits for one name, the
+        smallest of those that hold a permit, or wait for one, counts.  Raises TypeError or
+        ValueError.
+
+        Args:
+            name: Name of the limit: printable text of at most 128 bytes.
+            most: Most permits that are held at once.
+        """
+        return Permit(self._permits, claimed_limit(name, most))
+
+    def rate(self, name: str, per_s: float) -> Permit:
+        """Lets this block begin when the rate of all rollouts allows it, over all workers and
+        hosts::
+
+            async with rollout.rate("creates", per_s=5):
+                ...
+
+        Beginnings are ``1 / per_s`` seconds apart.  All else is as for :meth:`limit`.
+
+        Args:
+            name: Name of the rate: printable text of at most 128 bytes.
+            per_s: Most blocks that begin in a second, from 1/3600 on.
+        """
+        return Permit(self._permits, claimed_rate(name, per_s))
 
     def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names

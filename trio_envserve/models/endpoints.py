@@ -115,6 +115,12 @@ class Endpoint:
     concurrency: int = option(
         512, "most requests at a time for each worker; further calls wait", least=1
     )
+    concurrency_total: int | None = option(
+        None,
+        "most requests at a time over all workers and hosts; further calls wait",
+        least=1,
+        shown="no limit",
+    )
     retries: int = option(10, "how often a call may be sent again", least=0)
     connect_s: float = option(10.0, "how long connecting may take", above=0, most=MOST_S)
     first_token_s: float = option(
@@ -126,7 +132,9 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         for name, each in options_of(self).items():
-            object.__setattr__(self, name, each.value_of(getattr(self, name), name))
+            given = getattr(self, name)
+            if given is not None or each.default is not None:
+                object.__setattr__(self, name, each.value_of(given, name))
         if bool(self.url) == bool(self.urls):
             raise ConfigError("an endpoint has a url, or a list of urls")
         urls = tuple(map(_checked_url, self.urls or (self.url,)))

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 One :class:`HttpModel` serves all rollouts of a worker that use one endpoint.  It has a
 pool of connections and lets at most ``concurrency`` requests at it; further calls wait in
-order.  A call sends its request, and sends it again while ``patience`` allows.  Between
+order.  With ``concurrency_total`` each request has a permit besides, which the rollout that asks
+brings along.  A call sends its request, and sends it again while ``patience`` allows.  Between
 two requests it holds no place.
 
 The pool is made of parts, since the library looks at every connection of its pool for each
@@ -31,13 +32,14 @@ import random
 import ssl
 import time
 import zlib
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Unpack, final
 
 import trio
 
 from ..core.errors import ConfigError
-from ..core.limits import MIB
+from ..core.limits import MIB, PERMIT_NAME_BYTES
 from ..regular_files import read_regular
 from ..tracing import here
 from . import chat, patience
@@ -46,7 +48,7 @@ from .interface import Asking, AskingRollout, Completion, Messages, Model, Model
 from .patience import EndpointFailure, failure_of_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     import httpx2
 
@@ -90,6 +92,7 @@ PROBE_S = 5.0
 WAIT_TOLD_S = 1.0
 """A rollout that has waited for less does not say so."""
 
+
 _TRIES = "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"
 
 
@@ -106,6 +109,12 @@ class HttpModel(RolloutModel):
         if find_spec("httpx2") is None:
             raise ConfigError(
                 "models over HTTP need the extra models: pip install 'trio-envserve[models]'"
+            )
+        is_name = label.isprintable() and 0 < len(label.encode()) <= PERMIT_NAME_BYTES
+        if endpoint.concurrency_total is not None and not is_name:
+            raise ConfigError(
+                "an endpoint with concurrency_total has a printable name of at most "
+                f"{PERMIT_NAME_BYTES} bytes, not {label!r:.80}"
             )
         self._endpoint = endpoint
         self._label = label
@@ -161,7 +170,7 @@ class HttpModel(RolloutModel):
             untried = untried or len(urls)
             url = urls[-untried]
             untried -= 1
-            async with self._places:
+            async with self._places, self._permit(wait):
                 requests += 1
                 wait.requests = requests
                 part = min(self._pool, key=_busy)
@@ -188,6 +197,18 @@ class HttpModel(RolloutModel):
                 raise self._error(answer, requests)
             self._tell(answer)
             await trio.sleep(pause_s)
+
+    @asynccontextmanager
+    async def _permit(self, wait: _Wait) -> AsyncIterator[None]:
+        """A permit for one request, if the endpoint has a limit over all workers."""
+        most, asker = self._endpoint.concurrency_total, wait.asker
+        if most is None or asker is None or asker.permit is None:
+            yield
+            return
+        wait.what = f"concurrency_total of {self._label}"
+        async with asker.permit(self._label, most):
+            wait.what = ""
+            yield
 
     def _urls(self, asker: AskingRollout | None) -> list[str]:
         """The addresses in the order of a rollout's choice."""
@@ -373,6 +394,7 @@ class _Wait:
     requests: int = 1
     tell_at_s: float = -math.inf
     told: bool = False
+    what: str = ""
 
     def tell(self, now_s: float) -> None:
         """Tell the asker, seldom for one that has waited for long."""
@@ -383,7 +405,7 @@ class _Wait:
         tries = self.requests - 2
         more = "" if tries < 0 else f", {_TRIES[tries]} try" if tries < len(_TRIES) else ""
         more = more or (f", try {self.requests}" if tries >= 0 else "")
-        self.asker.waits(f"for {self.asker.model}, {age_s:.1f} s{more}")
+        self.asker.waits(f"for {self.what or self.asker.model}, {age_s:.1f} s{more}")
 
     def over(self) -> None:
         if self.asker is not None and self.told:

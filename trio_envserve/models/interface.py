@@ -16,6 +16,7 @@ import base64
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import (
     Any,
     NotRequired,
@@ -239,6 +240,9 @@ class AskingRollout:
     it does not wait any more."""
     model: str = "the model"
     """The model in that text: one in a role is ``the judge``."""
+    permit: Callable[[str, int], AbstractAsyncContextManager[None]] | None = None
+    """Returns a permit for one request to the endpoint of this name, of which so many are there
+    over all workers; None where nothing hands out permits."""
 
 
 class RolloutModel:

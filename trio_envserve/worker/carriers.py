@@ -35,6 +35,8 @@ from .forks import end_if_forked
 
 Work: TypeAlias = Callable[[], Awaitable[Any]]
 """Something to await on the trio loop."""
+Undo: TypeAlias = Callable[[Any], object]
+"""Takes what some work returned although its caller was cancelled."""
 _Deliver: TypeAlias = Callable[[CodeResult], None]
 
 
@@ -44,13 +46,17 @@ class CodeCarrier(Protocol):
     blocks: bool
     """Whether all of its code runs in threads, and waits by :meth:`call_sync`."""
 
-    async def call(self, work: Work) -> Any:
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """The value of some work, for code on a loop."""
         ...
 
     def call_sync(self, work: Work) -> Any:
         """The value of some work, for code in a thread, which is blocked meanwhile.  Raises
         :class:`RolloutCancelled`, and ``TypeError`` on a loop."""
+        ...
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Call a function on the trio loop."""
         ...
 
 
@@ -69,7 +75,7 @@ class TrioCarrier:
 
     blocks = False
 
-    async def call(self, work: Work) -> Any:
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """See :meth:`CodeCarrier.call`."""
         return await work()
 
@@ -77,10 +83,14 @@ class TrioCarrier:
         """Raises ``TypeError``: a blocked loop could do nothing."""
         raise TypeError(_ON_LOOP)
 
+    def soon(self, act: Callable[[], object]) -> None:
+        """See :meth:`CodeCarrier.soon`."""
+        act()
+
 
 _ON_LOOP = (
     "what ends in _sync blocks, and this code runs on the loop: make it async def, and await ask() "
-    "(apart(), save())"
+    "(apart(), save()), and write async with, not with"
 )
 
 
@@ -136,8 +146,13 @@ class LoopCalls:
 
     def abandon(self, scope: trio.CancelScope) -> None:
         """Cancel the call with this scope."""
+        self.soon(scope.cancel)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Call a function on the trio loop.  May be called in any thread."""
+        end_if_forked(self._pid)
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(scope.cancel)
+            self._token.run_sync_soon(act)
 
     def wait(self, work: Work) -> Any:
         """Run ``work`` on the trio loop, and block the calling thread until it has ended.  Raises
@@ -179,13 +194,20 @@ class ThreadCarrier:
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
-    async def call(self, work: Work) -> Any:
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """Raises ``TypeError``: this environment runs in a thread."""
-        raise TypeError("this environment runs in a thread: call ask_sync(), apart_sync()")
+        raise TypeError(
+            "this environment runs in a thread: call ask_sync() (apart_sync(), save_sync()), and "
+            "write with, not async with"
+        )
 
     def call_sync(self, work: Work) -> Any:
         """See :meth:`CodeCarrier.call_sync`."""
         return self._calls.wait(work)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """See :meth:`CodeCarrier.soon`."""
+        self._calls.soon(act)
 
 
 @final
@@ -197,7 +219,7 @@ class MixedCarrier:
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
-    async def call(self, work: Work) -> Any:
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """See :meth:`CodeCarrier.call`."""
         return await work()
 
@@ -206,6 +228,13 @@ class MixedCarrier:
         if threading.get_ident() == self._calls.loop_thread:
             raise TypeError(_ON_LOOP)
         return self._calls.wait(work)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """See :meth:`CodeCarrier.soon`."""
+        if threading.get_ident() == self._calls.loop_thread:
+            act()
+        else:
+            self._calls.soon(act)
 
 
 @final
@@ -217,7 +246,7 @@ class AsyncioCarrier:
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
-    async def call(self, work: Work) -> Any:
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """See :meth:`CodeCarrier.call`.  Cancelling the task cancels the work and waits for its
         end."""
         loop = asyncio.get_running_loop()
@@ -238,6 +267,8 @@ class AsyncioCarrier:
         except asyncio.CancelledError:
             self._calls.abandon(scope)
             await asyncio.wait((answer,))  # noqa: ASYNC102
+            if undo is not None and answer.result().error is None:
+                undo(answer.result().value)
             raise
         try:
             return answer.result().unwrap()
@@ -249,3 +280,7 @@ class AsyncioCarrier:
         if asyncio._get_running_loop() is not None:
             raise TypeError(_ON_LOOP)
         return self._calls.wait(work)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """See :meth:`CodeCarrier.soon`."""
+        self._calls.soon(act)

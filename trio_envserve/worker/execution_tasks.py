@@ -27,6 +27,7 @@ from .. import foreign, tracing
 from ..core.worker import BeginRun
 from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
+from .permits import WorkerPermits
 from .stacks import REQUEST
 
 TURN_S = 0.05
@@ -44,8 +45,10 @@ class ExecutionTasks:
     def __init__(
         self, outcomes: OutcomeMaker, parking: Parking, says_of: Callable[[int], tuple[Say, Say]],
         ended: Callable[[BeginRun, Outcome | None, float | None], None], done: trio.Event,
+        permits: WorkerPermits | None = None,
     ) -> None:  # fmt: skip
-        """``says_of``: returns what takes the deltas and the notes of an execution.  ``ended`` is
+        """``says_of``: returns what takes the deltas and the notes of an execution.  ``permits``:
+        those of the worker; None: limits hold over the runner.  ``ended`` is
         called with each end: with an outcome, or None if the execution was cancelled; and with the
         time at which its code began, or None if it did not.  ``done`` is set when the worker's own
         code has failed."""
@@ -56,6 +59,7 @@ class ExecutionTasks:
         self._says_of = says_of
         self._ended = ended
         self._done = done
+        self._permits = permits
         self._arrived: deque[tuple[BeginRun, trio.CancelScope]] = deque()
         """Executions that have not started."""
         self._has_arrived = trio.Event()
@@ -133,9 +137,10 @@ class ExecutionTasks:
                         asked = await self._outcomes.decoded(run.body)
                     if not scope.cancel_called:
                         began_s = trio.current_time()
+                        permits = None if self._permits is None else self._permits.of(run.number)
                         made = self._outcomes.of(
                             request, asked, began_s, scope, *self._says_of(run.number),
-                            run.traceparent,
+                            run.traceparent, permits,
                         )  # fmt: skip
                         if run.traceparent is None:
                             outcome = await made

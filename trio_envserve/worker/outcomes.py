@@ -39,6 +39,7 @@ from .failures import (
     log,
     retry_after_of,
 )
+from .permits import ExecutionPermits
 from .runners import Runner
 
 Outcome: TypeAlias = tuple[Status, SentBody]
@@ -80,17 +81,17 @@ class OutcomeMaker:
     async def of(
         self, request: str, asked: foreign.CodeResult, began_s: float,
         scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
-        traceparent: str | None = None,
+        traceparent: str | None = None, permits: ExecutionPermits | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
         """Run the environment; returns the result, or an error with the reason.  ``said`` is called
         with each delta, ``noted`` with each note, in any thread.  ``traceparent`` is the span of
-        the execution."""
+        the execution, ``permits`` its permits."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
             value = await self._runner.run(
                 asked.value, request_id=request, here=True, said=said, noted=noted,
-                traceparent=traceparent,
+                traceparent=traceparent, permits=permits,
             )  # fmt: skip
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -59,6 +60,7 @@ from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import callable_from
+from .permits import CarriedPermits, ExecutionPermits, permits_here
 from .roles import NoPolicy, RoleModel
 from .traced import TracedModel
 
@@ -77,16 +79,21 @@ class Runner:
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
         """Totals of all rollouts' model calls, and the histogram of their durations."""
+        self._permits = permits_here()
+        """Permits of executions that bring none."""
+        self._numbers = itertools.count()
 
     async def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
         said: Callable[[bytes], None] | None = None,
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
+        permits: ExecutionPermits | None = None,
     ) -> Any:  # fmt: skip
         """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
         errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
+        ``permits``: where the code gets its permits; None: limits hold over this runner.
         """
         model: Model = self.models.get(request.endpoint)
         trace = tracing.NO_TRACE
@@ -97,14 +104,18 @@ class Runner:
             model = TracedModel(model, trace, request.endpoint)
         scorer = scorer_of(self._env) if request.kind == "rescore" else None
         model = NoPolicy() if scorer is not None else model
-        job = _Job(self, request, request_id, model, said, noted, trace)
-        if scorer is not None:
-            return await self._attempts(_RescoreCode(scorer, job), here=here)
-        if request.kind == "rollout":
-            return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
-        if self._env.run_group is not None:
-            return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
-        return await self._members(job)
+        permits = permits or self._permits.of(next(self._numbers))
+        job = _Job(self, request, request_id, model, said, noted, trace, permits)
+        try:
+            if scorer is not None:
+                return await self._attempts(_RescoreCode(scorer, job), here=here)
+            if request.kind == "rollout":
+                return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
+            if self._env.run_group is not None:
+                return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
+            return await self._members(job)
+        finally:
+            permits.close()
 
     def tell_waits(self) -> None:
         """Let the notes of rollouts say how long they wait for their model; called with each
@@ -302,9 +313,10 @@ class _Job:
     def __init__(
         self, runner: Runner, request: RolloutRequest, request_id: str, model: Model,
         said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
-        trace: tracing.Trace,
+        trace: tracing.Trace, permits: ExecutionPermits,
     ) -> None:  # fmt: skip
         self._runner = runner
+        self._permits = permits
         self._trace = trace
         self._said = said
         self._noted = noted
@@ -323,7 +335,9 @@ class _Job:
         note, model = self._notes(member, attempt), self._model
         name = self._request_id if alone else f"{self._request_id}/{member}"
         waits = functools.partial(_waits, note)
-        asker = AskingRollout(name, self._request_id, member, attempt, waits)
+        asker = AskingRollout(
+            name, self._request_id, member, attempt, waits, permit=self._permits.of_endpoint
+        )
         if isinstance(model, RolloutModel):
             model = model.for_rollout(asker)
 
@@ -331,6 +345,7 @@ class _Job:
             model = RoleModel(role, request.roles, self._runner.models, asker, self._trace)
             return callable_from(model, context.carrier)
 
+        acquire = functools.partial(self._permits.acquire, waits=waits)
         return Rollout(
             input=given,
             model=callable_from(model, context.carrier),
@@ -348,6 +363,7 @@ class _Job:
             _in_role=in_role,
             _trace=self._trace,
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),
+            _permits=CarriedPermits(acquire, context.carrier),
         )
 
     def _notes(self, member: int, attempt: int) -> RolloutNotes:

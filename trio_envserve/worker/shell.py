@@ -35,6 +35,7 @@ from ..core.worker import (
     DeltaMade,
     EnvironmentReady,
     Exit,
+    GoOn,
     NoteMade,
     OutcomeMade,
     OutcomeParked,
@@ -57,6 +58,7 @@ from .execution_tasks import ExecutionTasks, Say
 from .failures import EnvironmentFailure, log
 from .outcomes import Outcome, OutcomeMaker, described
 from .parking import Parking
+from .permits import WorkerPermits
 from .runners import Runner, open_runner
 
 
@@ -137,8 +139,9 @@ class _Shell:
         """Set while a message is unsent."""
         self._lag = LagMeter()
         self._done = trio.Event()
+        self._permits = WorkerPermits(lambda given: self._do(core.take(given)))
         self._tasks = ExecutionTasks(
-            outcomes, self._parking, self._says_of, self._ended, self._done
+            outcomes, self._parking, self._says_of, self._ended, self._done, self._permits
         )
 
     async def run(self, touch: Callable[[float], None]) -> None:
@@ -194,6 +197,7 @@ class _Shell:
                 )  # fmt: skip
                 self._do(self._core.take(ready))
             self._runner.tell_waits()
+            self._permits.tell_waits()
             for _ in range(len(self._noted)):
                 self._do(self._core.take(NoteMade(*self._noted.popitem())))
             self._do(self._core.take(BeatDue(self._stats())))
@@ -229,6 +233,8 @@ class _Shell:
                     self._tasks.cancel(number)
                 case Park():
                     self._parking.add(effect.number, effect.payload)
+                case GoOn(claim, after_s):
+                    self._permits.go_on(claim, after_s)
                 case Exit():
                     self._done.set()
         if self._tasks.closing or not self._core.running:

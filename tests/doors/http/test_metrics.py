@@ -94,6 +94,7 @@ def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
         assert bool(metric.durations) == (metric.kind == "histogram")
         assert set(metric.labels) <= {
             "slot", "status", "result", "kind", "environment", "epoch", "host", "state", "code",
+            "permit",
         }  # fmt: skip
 
 

@@ -60,6 +60,7 @@ LINES: Final = 3
 LINE_S: Final = 0.5
 NO_LINES: Final[Mapping[int, str]] = {}
 HOSTS_MOST: Final = 64
+PERMITS_MOST: Final = 32
 PAST_HOSTS: Final = 8
 WORKERS_MOST: Final = 256
 LATENCY_VIEWS: Final = 30
@@ -169,6 +170,7 @@ def view(
         "counts": _plain(stats.cache), "model_failed": stats.model_usage.get("failed", 0),
         "hosts": [_plain(each) for each in stats.hosts[:HOSTS_MOST]],
         "past_hosts": [_plain(each) for each in reversed(stats.past_hosts[-PAST_HOSTS:])],
+        "permits": [_plain(each) for each in stats.permits[:PERMITS_MOST]],
         "per_worker": [_plain(each) for each in stats.per_worker[:WORKERS_MOST]],
         "workers_more": max(0, len(stats.per_worker) - WORKERS_MOST),
         "deaths": [_plain(each) for each in reversed(stats.deaths)],

@@ -3,7 +3,8 @@
 Most are declared with the fields of the statistics (:mod:`~trio_envserve.core.status`).
 
 A gauge that has a bound names the metric of that.  Labels are of a few fixed values, of
-statuses, or of the slots of the pool; never of a key, a session or a caller.
+statuses, of the slots of the pool, or the names that environments give to permits; never of a key,
+a session or a caller.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...core.status import (
     HOST_STATES,
     CacheStats,
     HostStats,
+    PermitStats,
     ServerStats,
     Stat,
     WorkerStats,
@@ -28,6 +30,8 @@ from ...core.status import (
 PREFIX: Final = "trio_envserve_"
 HOSTS_MOST: Final = 256
 """Of so many hosts the numbers are told."""
+PERMITS_MOST: Final = 32
+"""Number of names of permits of which the numbers are told."""
 SLOTS_MOST: Final = 4096
 """A server's word for a slot is a label, so there is a bound."""
 
@@ -182,6 +186,16 @@ def _hosts(seen: ScrapedValues) -> Iterable[HostStats]:
     return () if seen.stats is None else seen.stats.hosts[:HOSTS_MOST]
 
 
+def _permit(field: str, stat: Stat) -> Iterable[Metric]:
+    """A number of each name of permits."""
+
+    def read(seen: ScrapedValues) -> Samples:
+        permits = () if seen.stats is None else seen.stats.permits[:PERMITS_MOST]
+        return [((permit.name,), float(getattr(permit, field))) for permit in permits]
+
+    yield Metric(stat.metric, stat.kind, stat.meaning, read, ("permit",), stat.bound)
+
+
 def _host_states(seen: ScrapedValues) -> Samples:
     return [
         ((host.host, state), float(host.state == state))
@@ -246,6 +260,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("host_state", "gauge", "1 for the state that the host has, 0 for the others.",
            _host_states, ("host", "state")),
     *_rows(HostStats, _host),
+    *_rows(PermitStats, _permit),
     *_rows(DoorCounts, _at("door")),
     Metric("http_answers", "counter", "Answers of the door by their status.", _answers,
            ("status",)),

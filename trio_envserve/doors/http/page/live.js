@@ -112,8 +112,15 @@
       fillRow(row, [[each.host], state, ...numbers, [each.why]]);
     });
   }
+  function showPermits(v) {
+    const list = v.permits || [];
+    $("permits-part").hidden = !list.length;
+    rows($("permits"), list, (each) => each.name, () => tableRow(4), (row, each) =>
+      fillRow(row, [[each.name], [count(each.held), "n"], [String(each.limit), "n"], [count(each.waiting), "n"]]));
+  }
   function showWorkers(v) {
     showHosts(v);
+    showPermits(v);
     put($("h-workers"), `Workers: ${v.ready} of ${v.workers} ready` + (v.workers_least < v.workers_most ? ` (of ${v.workers_least}..${v.workers_most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
     const list = [...v.per_worker].sort((a, b) => a.slot - b.slot || (a.worker < b.worker ? -1 : 1));
     rows($("workers"), list, (each) => each.worker, () => tableRow(10), (row, each) => {

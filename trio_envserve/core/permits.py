@@ -1,0 +1,364 @@
+"""Permits: limits on what executions do at once, or in a second, over all workers and hosts.
+
+Theory of operation
+-------------------
+An execution claims a permit of a name, with the limit of that name: how many may be held at once,
+or how many are granted in a second.  Its worker passes the claim on (:class:`~.messages.Claim`),
+the router grants it (:class:`~.messages.Granted`), and it ends when the worker says so
+(:class:`~.messages.ClaimsEnded`), when the execution has ended by its report, or with the proof of
+its worker's death: never because somebody was told to stop (G1).
+
+The claims of a name are granted in the order of their arrival.  Where they state different limits,
+the smallest of those that wait or are held counts, so no holder ever finds more company than it has
+stated.  A claim of a rate has ended once it is granted.  The router grants such claims a little
+ahead, each with the time that the worker is to wait: so rates need no finer clock than its ticks.
+
+A name that nobody claims is forgotten at once, and one with a rate as soon as another grant would
+be due.
+
+Claims are numbered per incarnation.  With each beat a worker that has claimed anything states
+which claims it has, and the answer states which of them the router knows, and which it has granted.
+From that both sides repair what was lost: the router ends claims that the worker no longer has, and
+the worker sends again what the router does not know.  So a router that takes workers over from an
+earlier one learns which permits they hold.  It grants nothing before the last of them has stated
+that, and before nothing else of the earlier one can live.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, final
+
+from .errors import ProtocolError
+from .limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS, PERMIT_NAME_BYTES
+from .messages import Claim, Statement
+from .ranges import Ranges
+
+WIRE_NAME_BYTES = 2 * PERMIT_NAME_BYTES
+"""Most bytes of the name in a claim: it says what kind of name it is."""
+
+CLAIMS_MOST = 4096
+"""Most claims that a worker has at once; further ones wait inside it."""
+
+EXECUTION_CLAIMS = 256
+"""Most claims that the code of an execution may have at once."""
+
+RATES_MOST = 4096
+"""Most names of rates that are remembered; those of further ones wait."""
+
+AHEAD_S = 0.2
+"""Time by which claims of a rate are granted ahead, in seconds: more than a tick."""
+
+SHOWN = 32
+"""Number of names in the statistics, those with most claims."""
+
+
+class PermitHolder(Protocol):
+    """An execution as permits see it."""
+
+    claims: dict[int, PermitClaim] | None
+    """Its claims, by their numbers; None before the first one."""
+
+
+class Claimant(Protocol):
+    """A worker as permits see it."""
+
+    claims: dict[int, PermitClaim | None]
+    """Its claims, by their numbers; None stands for one of an execution that had ended."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PermitClaim:
+    """The router's record of a claim."""
+
+    number: int
+    worker: Claimant
+    holder: PermitHolder
+    line: PermitLine
+    most: float
+    """The limit that it states: permits at once, or grants a second."""
+    is_held: bool = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PermitLine:
+    """The claims of one name."""
+
+    name: str
+    is_rate: bool
+    waiting: OrderedDict[PermitClaim, None] = dataclasses.field(default_factory=OrderedDict)
+    """Claims that are not granted, in the order of their arrival."""
+    held: int = 0
+    """Number of granted claims."""
+    limits: list[float] = dataclasses.field(default_factory=list)
+    """The limits of all its claims, the smallest first."""
+    next_s: float | None = None
+    """Of a rate: moment from which the next claim may be granted; None before the first one."""
+    look_s: float | None = None
+    """Moment at which it is looked at again; None: with its next claim."""
+
+
+class PermitGrant(NamedTuple):
+    """A claim that was granted."""
+
+    claim: PermitClaim
+    after_s: float | None
+    """Time that its worker is to wait before its code goes on, in seconds."""
+
+
+@final
+class Permits:
+    """All claims at a router.  Times are of the awake clock.
+
+    ``ahead_s``: time by which claims of a rate are granted ahead."""
+
+    def __init__(self, ahead_s: float = AHEAD_S) -> None:
+        self._ahead_s = ahead_s
+        self.lines: dict[tuple[str, bool], PermitLine] = {}
+        self.due: dict[PermitLine, None] = {}
+        """Names whose next claim may perhaps be granted."""
+        self._paused: dict[PermitLine, None] = {}
+        """Names whose next claim may be granted once grants go on."""
+        self.unstated: set[Claimant] = set()
+        """Workers of an earlier epoch that may hold permits that are not known here."""
+        self._later: list[tuple[float, int, PermitLine]] = []
+        """A heap: when each name with a rate is looked at."""
+        self._looks = 0
+        self._rates = 0
+        """Number of names with a rate that had a grant."""
+
+    # -- what workers say -------------------------------------------------------
+
+    def claim(self, worker: Claimant, holder: PermitHolder | None, claim: Claim) -> None:
+        """Take in a claim; without an execution that has it, it only counts as known.
+        ProtocolError if no worker of this project would make it."""
+        if claim.claim in worker.claims:
+            return
+        is_rate = claim.per_s is not None
+        most = claim.per_s if claim.per_s is not None else claim.most
+        low, high = (LEAST_PER_S, MOST_PER_S) if is_rate else (1, MOST_PERMITS)
+        if not low <= most <= high or (is_rate and claim.most):
+            raise ProtocolError(f"a claim of {most:g} permits")
+        if not claim.name.isprintable() or not 0 < len(claim.name.encode()) <= WIRE_NAME_BYTES:
+            raise ProtocolError("a claim whose name is empty, too long or not printable")
+        if len(worker.claims) >= 2 * CLAIMS_MOST:  # some may have ended, and the message was lost
+            raise ProtocolError(f"more than {CLAIMS_MOST} claims of one worker")
+        if holder is None:
+            worker.claims[claim.claim] = None
+            return
+        line = self.lines.setdefault((claim.name, is_rate), PermitLine(claim.name, is_rate))
+        made = PermitClaim(claim.claim, worker, holder, line, most, claim.held and not is_rate)
+        worker.claims[made.number] = made
+        if holder.claims is None:
+            holder.claims = {}
+        holder.claims[made.number] = made
+        insort(line.limits, most)
+        if made.is_held:
+            line.held += 1
+        else:
+            line.waiting[made] = None
+        self.due[line] = None
+
+    def ended(self, worker: Claimant, numbers: Ranges) -> None:
+        """End the claims of a worker with these numbers."""
+        if len(numbers) < len(worker.claims):
+            found = [number for number in numbers if number in worker.claims]
+        else:
+            found = [number for number in worker.claims if number in numbers]
+        self._end(worker, found)
+
+    def stated(self, worker: Claimant, made: int | None, has: Ranges) -> None:
+        """Take in that a worker has made so many claims, of which it still has these."""
+        if made is not None and worker.claims:
+            self._end(worker, [n for n in worker.claims if n < made and n not in has])
+        if worker in self.unstated and all(number in worker.claims for number in has):
+            self.unstated.remove(worker)
+
+    def end(self, holder: PermitHolder) -> None:
+        """End all claims of an execution that was reported or whose worker is proven dead."""
+        if holder.claims:
+            for claim in list(holder.claims.values()):
+                self._drop(claim)
+
+    def _end(self, worker: Claimant, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            claim = worker.claims[number]
+            if claim is None:
+                del worker.claims[number]
+            else:
+                self._drop(claim)
+
+    def _drop(self, claim: PermitClaim) -> None:
+        line = claim.line
+        del claim.worker.claims[claim.number]
+        assert claim.holder.claims is not None
+        del claim.holder.claims[claim.number]
+        del line.limits[bisect_right(line.limits, claim.most) - 1]
+        if claim.is_held:
+            line.held -= 1
+        else:
+            del line.waiting[claim]
+        self.due[line] = None
+
+    # -- grants -------------------------------------------------------------------
+
+    def tick(self, now_s: float, *, paused: bool = False) -> None:
+        """Find the names whose next claim may perhaps be granted by now.  ``paused``: as for
+        :meth:`grant`."""
+        while self._later and self._later[0][0] <= now_s:
+            at_s, _, line = heapq.heappop(self._later)
+            if line.look_s == at_s:
+                line.look_s = None
+                self.due[line] = None
+        if self._paused and not (paused or self.unstated):
+            self.due |= self._paused
+            self._paused.clear()
+
+    def grant(self, now_s: float, *, paused: bool = False) -> list[PermitGrant]:
+        """Grant the due claims that may be granted now, the oldest one of each name first.
+
+        ``paused``: an earlier epoch may have granted permits of which nobody has told."""
+        granted: list[PermitGrant] = []
+        lines, self.due = self.due, {}
+        for line in lines:
+            if paused or self.unstated:
+                self._paused[line] = None
+            elif line.is_rate:
+                granted += self._of_rate(line, now_s)
+            else:
+                granted += self._of_limit(line)
+            self._forget(line, now_s)
+        return granted
+
+    def _of_limit(self, line: PermitLine) -> list[PermitGrant]:
+        granted: list[PermitGrant] = []
+        while line.waiting and line.held < line.limits[0]:
+            claim, _ = line.waiting.popitem(last=False)
+            claim.is_held = True
+            line.held += 1
+            granted.append(PermitGrant(claim, None))
+        return granted
+
+    def _of_rate(self, line: PermitLine, now_s: float) -> list[PermitGrant]:
+        granted: list[PermitGrant] = []
+        while line.waiting:
+            if line.next_s is None and self._rates >= RATES_MOST:
+                self._look(line, now_s + 1.0)
+                break
+            at_s = now_s if line.next_s is None else max(line.next_s, now_s)
+            if at_s > now_s + self._ahead_s:
+                self._look(line, at_s - self._ahead_s)
+                break
+            self._rates += line.next_s is None
+            line.next_s = at_s + 1 / line.limits[0]
+            claim = next(iter(line.waiting))
+            self._drop(claim)
+            granted.append(PermitGrant(claim, at_s - now_s))
+        self.due.pop(line, None)
+        return granted
+
+    def _look(self, line: PermitLine, at_s: float) -> None:
+        """Look at a name at this moment, if not before."""
+        if line.look_s is None or at_s < line.look_s:
+            line.look_s = at_s
+            self._looks += 1
+            heapq.heappush(self._later, (at_s, self._looks, line))
+
+    def _forget(self, line: PermitLine, now_s: float) -> None:
+        """Forget a name that has no claims, and of which a new claim would be granted at once."""
+        if line.limits:
+            return
+        if line.next_s is not None and line.next_s > now_s:
+            self._look(line, line.next_s)
+            return
+        self._rates -= line.next_s is not None
+        line.look_s = None
+        self._paused.pop(line, None)
+        del self.lines[line.name, line.is_rate]
+
+    # -- what is said of them -------------------------------------------------------
+
+    def records(self) -> list[dict[str, str | float]]:
+        """The statistics of the names with most claims.  A limit comes before a rate whose name is
+        the same, which no worker of this project gives it."""
+        lines = [
+            line for line in self.lines.values()
+            if line.limits and not (line.is_rate and (line.name, False) in self.lines)
+        ]  # fmt: skip
+        lines.sort(key=lambda line: (-len(line.limits), line.name))
+        return [
+            {
+                "name": line.name, "limit": line.limits[0], "held": line.held,
+                "waiting": len(line.waiting),
+            }
+            for line in lines[:SHOWN]
+        ]  # fmt: skip
+
+
+# -- the worker's side ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class _OpenClaim:
+    """A claim that has not ended."""
+
+    claim: Claim
+    after_beat: int
+    """Number of the last beat before it was last sent."""
+
+
+@final
+class OpenClaims:
+    """The claims of a worker that have not ended."""
+
+    def __init__(self) -> None:
+        self._claims: dict[int, _OpenClaim] = {}
+        self.made: int | None = None
+        """Number of claims that were ever made; None before the first one."""
+
+    def make(self, claim: Claim, beat: int) -> None:
+        """Enter a new claim, with a number greater than all before, sent after this beat."""
+        self._claims[claim.claim] = _OpenClaim(claim, beat)
+        self.made = claim.claim + 1
+
+    def end(self, number: int) -> bool:
+        """End a claim; returns False if it had ended."""
+        return self._claims.pop(number, None) is not None
+
+    def end_of(self, execution: int) -> None:
+        """End the claims of an execution that has ended: its report says so, too."""
+        over = [n for n, each in self._claims.items() if each.claim.number == execution]
+        for number in over:
+            del self._claims[number]
+
+    def numbers(self) -> list[int] | None:
+        """The spans of the claims that have not ended; None before the first claim."""
+        return None if self.made is None else Ranges(self._claims).flat()
+
+    def granted(self, numbers: Ranges) -> list[int]:
+        """Enter that claims were granted; returns those of which that is news."""
+        granted = [n for n, each in self._claims.items() if n in numbers and not each.claim.held]
+        for number in granted:
+            each = self._claims[number]
+            if each.claim.per_s is None:
+                each.claim = each.claim._replace(held=True)
+            else:
+                del self._claims[number]
+        return granted
+
+    def unknown(self, state: Statement, beat: int) -> list[Claim]:
+        """The claims that the router does not know, to be sent again after this beat."""
+        if not self._claims:
+            return []
+        known = Ranges.from_flat(state.claims or ())
+        lost = [
+            each for number, each in self._claims.items()
+            if each.after_beat < state.beat and number not in known
+        ]  # fmt: skip
+        for each in lost:
+            each.after_beat = beat
+        return [each.claim for each in lost]

@@ -1,0 +1,227 @@
+"""The permits of a worker's executions, from the claims of their code to the core.
+
+Theory of operation
+-------------------
+A claim waits in a task of its execution, on the trio loop, until the core says that it was granted
+(:class:`~trio_envserve.core.worker.GoOn`).  It ends when its block does, when its task is
+cancelled, and at the latest with the code of its execution: whatever that has left is given back
+then.
+
+A worker has at most :data:`~trio_envserve.core.permits.CLAIMS_MOST` claims; further ones wait
+here, in order.
+
+Without a router (where an environment is only validated) the router's own machine decides in this
+process: then limits hold over its rollouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeAlias, final
+
+import trio
+
+from ..core.messages import Claim
+from ..core.permits import CLAIMS_MOST, EXECUTION_CLAIMS, PermitClaim, Permits
+from ..core.ranges import Ranges
+from ..core.worker import ClaimMade, ClaimOver
+from ..envs.permits import Claimed, GiveBack, claimed_endpoint
+from .carriers import CodeCarrier
+
+TELL_AFTER_S = 1.0
+"""A rollout that has waited for less does not say so."""
+
+Waits: TypeAlias = Callable[[str | None], object]
+"""Takes what a rollout waits for; None when it does not wait any more."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Waiter:
+    """A claim of which the code waits."""
+
+    about: str
+    waits: Waits | None
+    since_s: float
+    granted: trio.Event = dataclasses.field(default_factory=trio.Event)
+    after_s: float = 0.0
+    tell_at_s: float = -math.inf
+    told: bool = False
+
+
+@final
+class WorkerPermits:
+    """All permits of one worker.  ``take`` gives the core a claim, or its end."""
+
+    def __init__(self, take: Callable[[ClaimMade | ClaimOver], object]) -> None:
+        self.take = take
+        self._waiting: dict[int, _Waiter] = {}
+        self._numbers = itertools.count()
+        self._places = trio.Semaphore(CLAIMS_MOST)
+
+    def of(self, number: int) -> ExecutionPermits:
+        """The permits of the execution with this number."""
+        return ExecutionPermits(self, number)
+
+    def go_on(self, claim: int, after_s: float | None) -> None:
+        """Let the code of a granted claim go on."""
+        waiter = self._waiting.get(claim)
+        if waiter is not None:
+            waiter.after_s = after_s or 0.0
+            waiter.granted.set()
+
+    def tell_waits(self) -> None:
+        """Let the notes of rollouts say for which permits they wait; called with each beat."""
+        now_s = trio.current_time()
+        for waiter in self._waiting.values():
+            age_s = now_s - waiter.since_s
+            if waiter.waits is not None and age_s >= TELL_AFTER_S and now_s >= waiter.tell_at_s:
+                waiter.told, waiter.tell_at_s = True, now_s + age_s / 10
+                waiter.waits(f"for a permit of {waiter.about}, {age_s:.1f} s")
+
+    async def claim(self, number: int, claimed: Claimed, waits: Waits | None) -> int:
+        """Claim a permit for an execution and wait for it; returns the number of the claim, which
+        is to be ended.  A claim of a rate has ended when this returns."""
+        await self._places.acquire()
+        claim = next(self._numbers)
+        about = claimed.name.partition(":")[2]
+        waiter = self._waiting[claim] = _Waiter(about, waits, trio.current_time())
+        is_granted = False
+        try:
+            self.take(ClaimMade(number, claim, *claimed))
+            await waiter.granted.wait()
+            if waiter.after_s:
+                await trio.sleep(waiter.after_s)
+            is_granted = claimed.per_s is None
+        finally:
+            del self._waiting[claim]
+            if not is_granted:
+                self.end(claim)
+            if waiter.told and waits is not None:
+                waits(None)
+        return claim
+
+    def end(self, claim: int) -> None:
+        """End a claim; only once."""
+        self._places.release()
+        self.take(ClaimOver(claim))
+
+
+@final
+class ExecutionPermits:
+    """The permits of one execution."""
+
+    def __init__(self, permits: WorkerPermits, number: int) -> None:
+        self._permits = permits
+        self._number = number
+        self._claims: set[int] = set()
+        """Claims that are held."""
+        self._waiting = 0
+        self._closed = False
+
+    async def acquire(self, claimed: Claimed, waits: Waits) -> GiveBack:
+        """Wait for a permit that the code of the execution has claimed; returns what gives it back.
+        RuntimeError if it claims too many."""
+        if len(self._claims) + self._waiting >= EXECUTION_CLAIMS:
+            raise RuntimeError(
+                f"a rollout has at most {EXECUTION_CLAIMS} permits at once, those included for "
+                f"which it waits: {claimed.name.partition(':')[2]!r} is not claimed"
+            )
+        self._waiting += 1
+        try:
+            return await self._claim(claimed, waits)
+        finally:
+            self._waiting -= 1
+
+    @asynccontextmanager
+    async def of_endpoint(self, name: str, most: int) -> AsyncIterator[None]:
+        """A permit for one request to an endpoint."""
+        give_back = await self._claim(claimed_endpoint(name, most), None)
+        try:
+            yield
+        finally:
+            give_back()
+
+    async def _claim(self, claimed: Claimed, waits: Waits | None) -> GiveBack:
+        self._check_open()
+        claim = await self._permits.claim(self._number, claimed, waits)
+        if claimed.per_s is None:
+            self._claims.add(claim)
+        if self._closed:
+            self._give_back(claim)
+            self._check_open()
+        return partial(self._give_back, claim)
+
+    def _check_open(self) -> None:
+        """RuntimeError if the rollout has ended: a task that it did not await goes on."""
+        if self._closed:
+            raise RuntimeError("the rollout has ended, and gets no permit")
+
+    def _give_back(self, claim: int) -> None:
+        if claim in self._claims:
+            self._claims.remove(claim)
+            self._permits.end(claim)
+
+    def close(self) -> None:
+        """Give all back: the code of the execution has ended."""
+        self._closed = True
+        for claim in list(self._claims):
+            self._give_back(claim)
+
+
+@final
+class CarriedPermits:
+    """The permits of a rollout, as its code can claim them (:class:`~..envs.permits.PermitSource`).
+    ``acquire`` waits on the trio loop."""
+
+    def __init__(self, acquire: Callable[[Claimed], Awaitable[GiveBack]], carrier: CodeCarrier):
+        self._acquire = acquire
+        self._carrier = carrier
+
+    async def acquire(self, claimed: Claimed) -> GiveBack:
+        """Wait for a permit."""
+        work = partial(self._acquire, claimed)
+        give_back: GiveBack = await self._carrier.call(work, self._carrier.soon)
+        return partial(self._carrier.soon, give_back)
+
+    def acquire_sync(self, claimed: Claimed) -> GiveBack:
+        """Block the thread until it has a permit.  Raises ``RolloutCancelled``."""
+        give_back: GiveBack = self._carrier.call_sync(partial(self._acquire, claimed))
+        return partial(self._carrier.soon, give_back)
+
+
+# -- without a router ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Own:
+    """This process as a worker, and an execution in it, for the router's machine."""
+
+    claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Holder:
+    claims: dict[int, PermitClaim] | None = None
+
+
+def permits_here() -> WorkerPermits:
+    """Permits that hold within this process."""
+    machine, own, holder = Permits(math.inf), _Own(), _Holder()
+
+    def take(given: ClaimMade | ClaimOver) -> None:
+        now_s = trio.current_time()
+        if isinstance(given, ClaimMade):
+            machine.claim(own, holder, Claim(*given, held=False))
+        else:
+            machine.ended(own, Ranges([given.claim]))
+        machine.tick(now_s)
+        for granted, after_s in machine.grant(now_s):
+            permits.go_on(granted.number, after_s)
+
+    permits = WorkerPermits(take)
+    return permits
