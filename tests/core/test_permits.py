@@ -167,8 +167,9 @@ def test_names_of_rates_are_bounded(monkeypatch: pytest.MonkeyPatch):
     machine.claims(*(claim(n, name=f"rollout {n}", per_s=0.1) for n in range(4)))
     assert machine.granted() == [0, 1]
     machine.permits.ended(machine.worker, Ranges([2]))
-    assert machine.granted(5.0) == []
+    assert machine.granted(0.5) == []
     assert len(machine.permits.lines) == 3
+    assert machine.granted(5.0) == []
     assert machine.granted(6.0) + machine.granted(1.0) == [3]
     assert machine.granted(11.0) == []
     assert machine.permits.lines == {}

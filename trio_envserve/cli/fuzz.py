@@ -77,6 +77,7 @@ class Fuzz(VerbOptions):
     )  # fmt: skip
     harsh: bool = option(False, "Make all runs harsh, not only the odd seeds.")
     hosts: bool = option(False, "Have the workers on hosts, which hold leases.", common=True)
+    permits: bool = option(False, "Have rollouts claim permits, which are limited.")
     mutant: str = option(
         "", "Break the core on purpose, and see that it is caught. all: every mutant in turn.",
         metavar="NAME|all", common=True,
@@ -97,19 +98,21 @@ class Fuzz(VerbOptions):
         wrong = {
             "--seconds and --runs exclude each other":
                 self.seconds is not None and self.runs is not None,
-            "--protocol has no mutants, no harsh runs and no hosts":
-                self.protocol and (self.mutant or self.harsh or self.hosts),
+            "--protocol has no mutants, no harsh runs, no hosts and no permits":
+                self.protocol and (self.mutant or self.harsh or self.hosts or self.permits),
             "--config is for --exhaustive, without --protocol":
                 self.config and (self.protocol or not self.exhaustive),
             "--exhaustive has no seeds: the system's bounds say how far":
                 self.exhaustive and (
                     self.many or self.saved or self.seed is not None or self.trace or self.harsh
-                    or self.hosts
+                    or self.hosts or self.permits
                 ),
             "--exhaustive saves nothing of ours, and takes one mutant":
                 self.exhaustive and not self.protocol and (self.save or self.mutant == "all"),
             "--mutant all has its own number of runs and modes, and no file":
-                self.mutant == "all" and (self.many or self.saved or self.harsh or self.hosts),
+                self.mutant == "all" and (
+                    self.many or self.saved or self.harsh or self.hosts or self.permits
+                ),
             "--trace is for one run: give --seed or --saved":
                 self.trace and (self.many or (self.seed is None and self.saved is None)),
         }  # fmt: skip
@@ -156,7 +159,10 @@ class Fuzz(VerbOptions):
         """The options of the target."""
         if self.protocol:
             return {}
-        return {"harsh": self.harsh, "hosts": self.hosts, "mutant": self.mutant}
+        return {
+            "harsh": self.harsh, "hosts": self.hosts, "permits": self.permits,
+            "mutant": self.mutant,
+        }  # fmt: skip
 
     def tally(self) -> BaseTally[Any]:
         """New sums over its runs."""
@@ -258,7 +264,7 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
     )  # fmt: skip
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
-    mode += ", with hosts" * options.hosts
+    mode += ", with hosts" * options.hosts + ", with permits" * options.permits
     of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
     say(f"{of}seeds from {base}{mode}, {count(options.processes, 'process')}")
     if options.mutant:

@@ -112,6 +112,7 @@ def _named(name: Any) -> str:
         raise TypeError(f"the name of a permit is text, not {type(name).__name__}")
     if not name.isprintable() or not 0 < len(name.encode()) <= PERMIT_NAME_BYTES:
         raise ValueError(
-            f"the name of a permit is printable text of 1 to {PERMIT_NAME_BYTES} bytes, not {name!r:.80}"
+            f"the name of a permit is printable text of 1 to {PERMIT_NAME_BYTES} bytes, not "
+            f"{name!r:.80}"
         )
     return str.__str__(name)

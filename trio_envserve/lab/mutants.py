@@ -28,6 +28,7 @@ from ..core.host import Host
 from ..core.host_link import Outbox
 from ..core.host_pool import Hosts
 from ..core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms
+from ..core.permits import OpenClaims, Permits
 from ..core.pool import Elastic, Life, LifeInput, Phase, Pool
 from ..core.ranges import Ranges
 from ..core.router import Router
@@ -1001,9 +1002,68 @@ LEASES.table(
 )  # fmt: skip
 
 
+# -- permits -----------------------------------------------------------------------------------
+
+PERMITS = Family(("G12", "G8", "G9"), needs=(FaultKind.PERMITS,))
+"""One mutant for each rule of permits."""
+
+_OVER = FaultKind.HOSTS, FaultKind.JOURNAL, FaultKind.KILL_SERVER
+
+PERMITS.table(
+    ("one-more-permit-than-the-limit-is-granted", "G12", (),
+     "A permit is granted while as many are held as may be.",
+     text(Permits._of_limit, "line.held < line.limits[0]", "line.held <= line.limits[0]")),
+    ("the-largest-limit-counts", "G12", (),
+     "Where limits of a name differ, whoever has stated less finds more company.",
+     text(Permits._of_limit, "line.limits[0]", "line.limits[-1]")),
+    ("a-permit-comes-back-at-the-stop", "G12 G8", (FaultKind.IGNORE_CANCEL,),
+     "An execution that is told to stop gives its permits back, and goes on.",
+     text(Dispatches.stop, "execution.worker.abandon(execution, now_s)",
+          "execution.worker.abandon(execution, now_s); self.permits.end(execution)")),
+    ("a-dead-worker-keeps-its-permits", "G8 G9", (FaultKind.KILL_WORKER,),
+     "What a dead worker has held is never held by anybody else.",
+     text(Dispatches.end, "if execution.claims:", "if False:")),
+    ("a-dead-claim-is-granted", "G8 G9 CRASH", (FaultKind.KILL_WORKER,),
+     "A claim whose worker is dead stays in its line, and gets the next permit.",
+     text(Permits._drop, "del line.waiting[claim]", "pass")),
+    ("a-silent-worker-has-no-permits", "G12", (FaultKind.STOP_WORKER,),
+     "What a worker holds that is to be killed is granted to others at once.",
+     text(Workforce.refresh, "self.turnover.refresh(now_s)",
+          "self.turnover.refresh(now_s)\n    for worker in self.workers.values():\n        "
+          "if self.pool.lives[worker.id].leaving:\n            for execution in "
+          "worker.live.values(): self.dispatches.permits.end(execution)")),
+    ("held-permits-are-forgotten-at-the-takeover", "G12", _OVER,
+     "A router grants permits before the workers that it takes over say what they hold.",
+     text(Permits.grant, "if paused or self.unstated", "if paused")),
+    ("permits-are-granted-before-all-hosts-are-back", "G12", _OVER,
+     "A router grants permits that a host may hold of which it does not know.",
+     text(Router._schedule, "paused=works.earlier_lives", "paused=False"),
+     text(Router._time, "paused=self.works.earlier_lives", "paused=False")),
+    ("a-held-permit-waits-again-at-the-takeover", "G12", _OVER,
+     "A worker that a router takes over claims anew what it holds.",
+     text(OpenClaims.granted, "each.claim = each.claim._replace(held=True)",
+          "each.claim = each.claim")),
+    ("a-lost-claim-is-not-made-again", "G8 G9", (FaultKind.LOSE,),
+     "A worker does not send again the claims that its router does not know.",
+     named(OpenClaims, "unknown", lambda self, state, beat: [])),
+    ("a-lost-end-of-a-claim-is-not-repaired", "G8 G9", (FaultKind.LOSE,),
+     "A router does not heed which claims a worker still has.",
+     text(Permits.stated, "made is not None and worker.claims", "False")),
+    ("a-lost-grant-is-not-repaired", "G8 G9", (FaultKind.LOSE,),
+     "A router does not say again which claims it has granted.",
+     text(executions.Worker.statement, "claim.is_held", "False")),
+    ("grants-of-a-rate-come-together", "G12", (),
+     "A rate is a limit of nothing.",
+     text(Permits._of_rate, "at_s + 1 / line.limits[0]", "at_s")),
+    ("a-rate-that-waits-is-not-looked-at", "G8 G9", (),
+     "Claims of a rate that are not due when they are made wait for the next one.",
+     named(Permits, "_look", lambda self, line, at_s: None)),
+)  # fmt: skip
+
+
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for family in (WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, LEASES)
+    for family in (WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, LEASES, PERMITS)
     for mutant in family.mutants
 )
 """All of them; their names are unique."""

@@ -127,8 +127,11 @@ from ...core.worker import (
     BeatDue,
     BeginRun,
     CancelRun,
+    ClaimMade,
+    ClaimOver,
     EnvironmentReady,
     Exit,
+    GoOn,
     OutcomeMade,
     OutcomeParked,
     Park,
@@ -166,7 +169,15 @@ from .network import (
     of_host,
     said_in,
 )
-from .plan import OF_HOSTS, FaultKind, HostPlan, PlannedAsk, SimulationPlan, plan_of
+from .plan import (
+    OF_HOSTS,
+    FaultKind,
+    HostPlan,
+    PlannedAsk,
+    PlannedClaim,
+    SimulationPlan,
+    plan_of,
+)
 
 # -- the disk ----------------------------------------------------------------------------
 
@@ -372,6 +383,15 @@ class RunningExecution(NamedTuple):
     request: RequestId
 
 
+@dataclasses.dataclass(slots=True)
+class SimClaim:
+    """A claim of environment code that has not ended."""
+
+    run: BeginRun
+    planned: PlannedClaim
+    is_held: bool = False
+
+
 class SimWorker(SimProcess):
     """One worker process: heartbeat, worker core, and the environment's code."""
 
@@ -396,6 +416,9 @@ class SimWorker(SimProcess):
         self._running: dict[int, RunningExecution] = {}
         self._ignoring: set[int] = set()
         self._huge: set[int] = set()
+        self._unclaimed: dict[int, list[PlannedClaim]] = {}
+        """The permits that each execution is still to claim before it does anything else."""
+        self._claims: dict[int, SimClaim] = {}
         self._reported: list[RunningExecution] = []
         self._blocked_s: float | None = None
         self.set_up_s: float | None = None
@@ -531,6 +554,8 @@ class SimWorker(SimProcess):
                     delay_s = self.rng.uniform(0.0, 0.5)
                     parked = OutcomeParked(effect.number, copy)
                     self.events.after(delay_s, self.post, self._take, parked)
+                case GoOn(claim, after_s):
+                    self.events.after(after_s or 0.0, self.post, self._went_on, claim)
                 case Exit():
                     self.events.after(0.1, self.die, "retired")
         if self.world.grouped:  # what ends in the same instant is said together
@@ -544,13 +569,75 @@ class SimWorker(SimProcess):
             self._carrier.send(self.link, frames, up=True)
 
     def _run(self, run: BeginRun) -> None:
-        key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
+        key, behaviour, _, _ = bytes(run.body).decode().split("|", 3)
         if self.set_up_s is None:
             self.world.breaks("G5", f"{key} starts before its environment is set up")
         self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
         self.world.happened("began", self.name, key, run.request, run.number)
         self._running[run.number] = RunningExecution(key, run.request)
+        permits = self.world.plan.permits
+        if permits is not None:
+            self._unclaimed[run.number] = permits.claims_of(key)[::-1]
+        self._claim(run)
+
+    # -- permits --------------------------------------------------------------
+
+    def _claim(self, run: BeginRun) -> None:
+        """Claim the next permit of an execution; with all of them its code goes on."""
+        execution = self._running.get(run.number)
+        if execution is None:
+            return
+        if not self._unclaimed.get(run.number):
+            self._act(run)
+            return
+        planned = self._unclaimed[run.number].pop()
+        claim = self.world.claimed
+        self.world.claimed += 1
+        self._claims[claim] = SimClaim(run, planned)
+        self.world.faults[FaultKind.PERMITS] += 1
+        self.world.happened(
+            "claims", self.name, execution.key, run.number, claim, planned.name, planned.most,
+            planned.per_s,
+        )  # fmt: skip
+        self._take(ClaimMade(run.number, claim, planned.name, planned.most, planned.per_s))
+
+    def _went_on(self, number: int) -> None:
+        """The code of a granted claim goes on."""
+        claim = self._claims.get(number)
+        if claim is None or claim.is_held:
+            return
+        if claim.planned.per_s is None:
+            claim.is_held = True
+            self.world.happened("holds", self.name, "", number)
+        else:
+            del self._claims[number]
+        self._claim(claim.run)
+
+    def _give_back(self, number: int) -> None:
+        """The block of a claim ends."""
+        if self._claims.pop(number, None) is not None:
+            self.world.happened("gives-back", self.name, "", number)
+            self._take(ClaimOver(number))
+
+    def _end_claims(self, number: int) -> None:
+        """The code of an execution is over, and so are its claims, but for those that it leaks."""
+        self._unclaimed.pop(number, None)
+        for claim, each in list(self._claims.items()):
+            if each.run.number == number:
+                if each.planned.leaks:
+                    del self._claims[claim]
+                else:
+                    self._give_back(claim)
+
+    # -- what it does -----------------------------------------------------------
+
+    def _act(self, run: BeginRun) -> None:
+        _, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
         duration_s = float(duration)
+        for claim, each in self._claims.items():
+            if each.run is run and each.planned.part < 1.0:
+                part_s = duration_s * each.planned.part
+                self.events.after(part_s, self.post, self._give_back, claim)
         if self.world.grouped:  # some end together
             now_s = self.events.now_s
             duration_s = math.ceil((now_s + duration_s) / TOGETHER_S) * TOGETHER_S - now_s
@@ -612,6 +699,7 @@ class SimWorker(SimProcess):
             payload = error_records.encode(
                 ErrorInfo(code, Verdict.RAN_AND_FAILED, payload.decode())
             )
+        self._end_claims(number)
         self.events.note(self.name, f"{execution.key} ends: {status.name}")
         self._reported.append(execution)
         self.world.happened("ended", self.name, execution.key, number, status, payload)
@@ -1858,6 +1946,8 @@ class World(BaseWorld[FaultKind]):
         """The records of servers with hosts for their successors."""
         self.counter = itertools.count(1)
         self._looked_after: set[Membership] = set()
+        self.claimed = 0
+        """Number of claims that were ever made; each has a number of its own."""
         self.servers: list[SimServer] = []
         self.disk = (
             SimulatedDisk(self.luck_of("disk")) if self.plan.has(FaultKind.JOURNAL) else None
@@ -2154,7 +2244,8 @@ class World(BaseWorld[FaultKind]):
         """Until everything is at rest, or should be; or until this says so."""
         work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
         hosts_s = 0.0 if self.plan.hosts is None else 4 * self.plan.hosts.longest_s
-        if not self.to_rest(CALM_S + work_s + hosts_s, until):
+        permits_s = 0.0 if self.plan.permits is None else CALM_S
+        if not self.to_rest(CALM_S + work_s + hosts_s + permits_s, until):
             return
         left = self.left()
         for violation in self._judges.rest(self.events.now_s):

@@ -87,7 +87,24 @@ def audit(router: Router, peak_live: int) -> list[str]:
         wrong.append(f"{sum(small_bytes)} bytes of outcomes kept that need no announcement")
     if sum(large_bytes) > limits.kept_bytes + own_bytes + max(large_bytes, default=0):
         wrong.append(f"{sum(large_bytes)} bytes of announced outcomes kept or under way")
-    return wrong
+    return wrong + permits_miscounted(router)
+
+
+def permits_miscounted(router: Router) -> list[str]:
+    """Claims that no live execution has, and counts of permits that do not hold."""
+    workers = router.workforce.workers.values()
+    claims = [each for worker in workers for each in worker.claims.values() if each is not None]
+    live = {execution for worker in workers for execution in worker.live.values()}
+    wrong = [f"claim {each.number} of nobody" for each in claims if each.holder not in live]
+    lines = router.dispatches.permits.lines.values()
+    for line in lines:
+        mine = [each for each in claims if each.line is line]
+        held = sum(each.is_held for each in mine)
+        counted = line.held, len(line.waiting), line.limits
+        if counted != (held, len(mine) - held, sorted(each.most for each in mine)):
+            wrong.append(f"permits of {line.name!r}: {counted}, by {len(mine)} claims")
+    lost = len(claims) - sum(len(line.limits) for line in lines)
+    return [*wrong, *([f"{lost} claims of forgotten names"] if lost else [])]
 
 
 def works_of(router: Router) -> list[Work]:
@@ -246,6 +263,7 @@ def unfinished(router: Router) -> list[str]:
         "kept": router.accounts.all.kept_count,
         "held bytes": router.accounts.all.held_bytes,
         "announced": len(router.announced),
+        "claims": sum(len(line.limits) for line in router.dispatches.permits.lines.values()),
         # What is retained may stay; nobody is to wait for it, and nothing of it to live.
         "works with keys": len(router.works.generations) - len(router.works.retained),
     }

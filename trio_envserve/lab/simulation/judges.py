@@ -164,6 +164,16 @@ class JudgedCall:
     executions: list[JudgedExecution] = dataclasses.field(default_factory=list)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class JudgedClaim:
+    """A claim of a permit, as the environment's log has it."""
+
+    execution: JudgedExecution
+    name: str
+    most: int
+    per_s: float | None
+
+
 def model_of(plan: SimulationPlan, model: type[Clocks] = Clocks) -> Clocks:
     """The model of the routers of a plan."""
     server, keys = plan.server, plan.keys
@@ -211,6 +221,12 @@ class Book(Judge):
         self.started_as: dict[RequestId, str] = {}
         """The body that was started under each id."""
         self.by_dispatch: dict[tuple[Observed, int], JudgedExecution] = {}
+        self.claims: dict[int, JudgedClaim] = {}
+        """All claims, by their numbers."""
+        self.holding: dict[int, JudgedClaim] = {}
+        """Claims whose code holds a permit, if it lives."""
+        self._granted_s: dict[tuple[Observed, str], float] = {}
+        """When each server last granted a claim of each rate."""
 
     def violation(self, guarantee: str, text: str, key: str = "") -> None:
         """A guarantee does not hold; for the call of this key, if it is one's."""
@@ -222,6 +238,36 @@ class Book(Judge):
         if found is None:
             found = self.processes[name] = Observed(name)
         return found
+
+    # -- permits --------------------------------------------------------------
+
+    def limits_seen(self) -> None:
+        """G12: all whose code holds a permit find no more company than they have stated."""
+        self.holding = {n: each for n, each in self.holding.items() if each.execution.live()}
+        held: dict[str, list[JudgedClaim]] = {}
+        for each in self.holding.values():
+            if each.execution.runs():
+                held.setdefault(each.name, []).append(each)
+        for name, claims in held.items():
+            most = min(each.most for each in claims)
+            if len(claims) > most:
+                keys = ", ".join(each.execution.key for each in claims)
+                text = f"{len(claims)} permits of {name!r} are held, of {most}: by {keys}"
+                self.violation("G12", text, claims[-1].execution.key)
+
+    def granted(self, server: Observed, message: messages.Granted) -> None:
+        """G12: a server's grants of a rate are apart."""
+        for number in Ranges.from_flat(message.claims):
+            claim = self.claims.get(number)
+            if claim is None or claim.per_s is None:
+                continue
+            last_s, at_s = self._granted_s.get((server, claim.name)), self.now_s
+            at_s += message.after_s or 0.0
+            self._granted_s[server, claim.name] = at_s
+            if last_s is not None and at_s - last_s < 1 / claim.per_s - 1e-6:
+                apart_s = at_s - last_s
+                text = f"two grants of {claim.name!r} are {apart_s:.3f} s apart"
+                self.violation("G12", text, claim.execution.key)
 
     def key_of_request(self, request: RequestId) -> str:
         """The call of this id, as far as one is known."""
@@ -405,6 +451,8 @@ class Wires(Book):
         """A server sends to a worker."""
         if isinstance(message, messages.Retire):
             self.leaving.add(worker)
+        elif isinstance(message, messages.Granted):
+            self.granted(worker.home, message)
         elif isinstance(message, messages.Dispatch):
             assert body is not None
             request, key = RequestId(message.session, message.sequence), key_of(body)
@@ -485,6 +533,7 @@ class Wires(Book):
         for execution in self.by_dispatch.values():
             if execution.worker is worker and execution.runs():
                 self._alone(execution)
+        self.limits_seen()
 
     def _alone(self, execution: JudgedExecution) -> None:
         """G1: no other execution of its call, or of its key, runs."""
@@ -753,6 +802,15 @@ class SimulationJudge(Closings):
                 self.by_dispatch[who, what[0]].cancelled = True
             case "ended":
                 self._ended(self.by_dispatch[who, what[0]], *what[1:])
+            # Permits.
+            case "claims":
+                number, claim, *stated = what
+                self.claims[claim] = JudgedClaim(self.by_dispatch[who, number], *stated)
+            case "holds":
+                self.holding[what[0]] = self.claims[what[0]]
+                self.limits_seen()
+            case "gives-back":
+                self.holding.pop(what[0], None)
             # Processes.
             case "is":
                 self._is(who, what[0])

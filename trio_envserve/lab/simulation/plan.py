@@ -16,7 +16,7 @@ same failure, and be kept in a file.  Everything is written there, the limits th
 too: a file shows the same schedule when defaults have changed.
 
 *Hosts* of other machines are a configuration: the plan of a seed with them (:class:`HostPlan`) is
-another one than without them.
+another one than without them.  So are *permits* that executions claim (:class:`PermitPlan`).
 
 Some things a seed has or has not by its number (:data:`DRAWN_APART`), and what they bring is
 drawn from sources of their own: all other seeds are what they were before there was such a thing.
@@ -28,7 +28,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.key_records import KeyAct, KeyName, Tag
 from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
@@ -47,6 +47,7 @@ GUARANTEES = {
     "G8": "bounded: nothing grows past its bound, nothing is left at the end",
     "G9": "no silent wait, no false alarm: each call is told what is true",
     "G11": "durable: nothing is told before it is safe, and what was told is told again",
+    "G12": "limited: no more permits of a name are held at once, or granted in a second",
     "CRASH": "a core raised, or did what it cannot do",
 }
 """The guarantees in a line each; `docs/guarantees.md` has them whole."""
@@ -113,6 +114,7 @@ class FaultKind(enum.Enum):
     STOP_MACHINE = "all processes of a host stopped and continued"
     KILL_HOST = "host killed and started again"
     COPY_HOST = "host started on another machine, too"
+    PERMITS = "executions that claim permits"
 
 
 HARSH_ONLY = frozenset({FaultKind.MANGLE})
@@ -142,8 +144,10 @@ OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
 
 NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
     FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
+    FaultKind.PERMITS,
 }  # fmt: skip
-"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`."""
+"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and those
+of plans with hosts or permits."""
 
 TIMES: dict[FaultKind, tuple[int, int]] = {
     FaultKind.CUT_CLIENT: (1, 5),
@@ -256,6 +260,50 @@ class HostPlan:
         return max(waits_s) if self.proves else FIRST_BEAT_S
 
 
+class PlannedClaim(NamedTuple):
+    """A permit that environment code claims before it does anything else."""
+
+    name: str
+    most: int
+    """Most permits that it states; 0 of a rate."""
+    per_s: float | None
+    part: float
+    """Part of its duration after which the code gives the permit back; 1: as it ends."""
+    leaks: bool
+    """Whether it never gives it back."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PermitPlan:
+    """The permits that executions claim, drawn for each from a source of its own."""
+
+    limits: tuple[tuple[str, int], ...]
+    """Names, and how many permits each has."""
+    rates: tuple[tuple[str, float], ...]
+    """Names, and how many are granted of each in a second."""
+    share: float
+    """Part of the executions that claim any."""
+    source: str
+    """Name of the source of luck."""
+
+    def claims_of(self, key: str) -> list[PlannedClaim]:
+        """The claims of an execution of this key.  All executions claim names in one order, so none
+        waits for another one that waits for it."""
+        rng = Random(f"{self.source}/{key}")
+        if rng.random() >= self.share:
+            return []
+        made = []
+        for name, most in self.limits:
+            if rng.random() < 0.7:
+                stated = most + rng.choice((0, 0, 0, 1))
+                part = rng.choice((0.0, 0.5, 1.0, 1.0))
+                made.append(PlannedClaim(name, stated, None, part, rng.random() < 0.2))
+        for name, per_s in self.rates:
+            if rng.random() < 0.4:
+                made.append(PlannedClaim(name, 0, per_s, 1.0, False))
+        return made
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SimulationPlan:
     """Everything about a run that is drawn before it starts."""
@@ -287,6 +335,8 @@ class SimulationPlan:
     """How many workers there may be, if their number changes: then ``workers`` is the least."""
     hosts: HostPlan | None = None
     """The hosts of other machines; None: all workers are on the server's own."""
+    permits: PermitPlan | None = None
+    """The permits that executions claim; None: none claims any."""
 
     @property
     def slots(self) -> int | WorkerRange:
@@ -361,6 +411,8 @@ class SimulationPlan:
             case FaultKind.SPREAD:
                 server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
                 return dataclasses.replace(plan, server=server)
+            case FaultKind.PERMITS:
+                return dataclasses.replace(plan, permits=None)
             case FaultKind.HOSTS:
                 moments = tuple(each for each in plan.moments if each[1] not in OF_HOSTS)
                 return dataclasses.replace(
@@ -826,6 +878,47 @@ def _with_hosts(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     )
 
 
+def _with_permits(plan: SimulationPlan, rng: Random) -> SimulationPlan:
+    """Plan with permits that executions claim; ``rng`` is read in a fixed order.  Where routers
+    take over what runs on hosts, most plans have few permits, which nearly all want, and a router
+    that is killed while they are held."""
+    names = ("limit:a", "limit:b")[: rng.choice((1, 2))]
+    limits = tuple((name, rng.choice((1, 1, 2, 3))) for name in names)
+    rates = (("rate:c", rng.choice((2.0, 5.0, 20.0))),) * rng.choice((0, 1))
+    source = f"permits {rng.getrandbits(32)}"
+    permits = PermitPlan(limits, rates, rng.choice((0.3, 0.6, 1.0)), source)
+    plan = dataclasses.replace(plan, faults=plan.faults | {FaultKind.PERMITS}, permits=permits)
+    if plan.hosts is None or not plan.has(FaultKind.JOURNAL) or rng.random() < 0.3:
+        return plan
+    kill_s = rng.uniform(3.0, 5.0)
+    later = ((at_s, fault) for at_s, fault in plan.moments if at_s > kill_s + 1.0)
+    return dataclasses.replace(
+        plan,
+        permits=PermitPlan((("limit:a", rng.choice((1, 2))),), (), 0.9, source),
+        asks=tuple(
+            asks + tuple(_lasting(rng, f"c{client}:lasts{n}", plan, kill_s) for n in range(8))
+            for client, asks in enumerate(plan.asks)
+        ),
+        moments=((kill_s, FaultKind.KILL_SERVER), *later),
+        faults=plan.faults | {FaultKind.KILL_SERVER},
+        server=dataclasses.replace(plan.server, worker_capacity=3),
+        hosts=dataclasses.replace(plan.hosts, fences_s=plan.hosts.fences_s[-1:])
+        if not plan.hosts.proves else dataclasses.replace(plan.hosts, fences_s=FENCES_S[-1:]),
+    )  # fmt: skip
+
+
+def _lasting(rng: Random, key: str, plan: SimulationPlan, kill_s: float) -> PlannedAsk:
+    """A call whose work begins before a router is killed, and outlives it."""
+    word = key.replace(":", "-")
+    like = next(ask for asks in plan.asks for ask in asks if ask.use is not None)
+    duration_s = rng.uniform(2.0, 6.0)
+    return dataclasses.replace(
+        like, key=key, at_s=kill_s - rng.uniform(0.1, 2.0),
+        behaviour="return", duration_s=duration_s, limit_s=None, cancel_after_s=None,
+        body=body_of(f"a.{word}/x", "return", duration_s), use=KeyUse(KeyAct.ASK, "a", word),
+    )  # fmt: skip
+
+
 ON_TOP = (
     FaultKind.CUT_HOST, FaultKind.CUT_HOST_UP, FaultKind.RECONNECT_HOST, FaultKind.KILL_SERVER,
 )  # fmt: skip
@@ -865,14 +958,18 @@ def brings(what: str, seed: int) -> bool:
     return DRAWN_APART[what][0](seed)
 
 
-def plan_of(seed: int, *, harsh: bool = False, hosts: bool = False) -> SimulationPlan:
-    """The plan of a run of this seed, without running it; ``hosts``: the one with hosts."""
+def plan_of(
+    seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False
+) -> SimulationPlan:
+    """The plan of a run of this seed, without running it; ``hosts``: the one with hosts;
+    ``permits``: the one whose executions claim permits."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
     for name, (have, change) in DRAWN_APART.items():
         if have(seed):
             plan = change(plan, Random(f"{number}/{name}"))
-    return _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
+    plan = _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
+    return _with_permits(plan, Random(f"{number}/permits")) if permits else plan
 
 
 def is_harsh(seed: int, *, always: bool = False) -> bool:
@@ -973,6 +1070,9 @@ def from_data(data: Mapping[str, Any]) -> SimulationPlan:
         if data.get("hosts") is not None:
             lists = {name: tuple(data["hosts"][name]) for name in ("workers", "fences_s", "rates")}
             made["hosts"] = HostPlan(**{**data["hosts"], **lists})
+        if data.get("permits") is not None:
+            pairs = {name: tuple(map(tuple, data["permits"][name])) for name in ("limits", "rates")}
+            made["permits"] = PermitPlan(**{**data["permits"], **pairs})
         if "keys" in data:  # plans that were written before there were keys have none
             made["keys"] = KeyLimits(**data["keys"])
         return SimulationPlan(**made)

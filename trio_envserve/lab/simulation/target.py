@@ -45,17 +45,22 @@ SPEC = "trio_envserve.lab.simulation.target:Protocol"
 class Protocol(Target[SimulationPlan, SimulationRun]):
     """The protocol that ships, or a mutant of it."""
 
-    def __init__(self, *, harsh: bool = False, hosts: bool = False, mutant: str = "") -> None:
+    def __init__(
+        self, *, harsh: bool = False, hosts: bool = False, permits: bool = False, mutant: str = ""
+    ) -> None:
         super().__init__(find(mutant) if mutant else None)
+        needs = frozenset() if self.mutant is None else self.mutant.needs
         self.harsh = harsh
         """Whether all seeds are run harsh, not only the odd ones."""
-        self.hosts = hosts or (self.mutant is not None and FaultKind.HOSTS in self.mutant.needs)
+        self.hosts = hosts or FaultKind.HOSTS in needs
         """Whether plans have hosts: of other machines, with leases."""
+        self.permits = permits or FaultKind.PERMITS in needs
+        """Whether executions claim permits."""
 
     def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
-        return plan_of(seed, harsh=harsh, hosts=self.hosts)
+        return plan_of(seed, harsh=harsh, hosts=self.hosts, permits=self.permits)
 
     def run(
         self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
@@ -87,14 +92,16 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
     def in_words(self, seed: int, plan: SimulationPlan) -> str:
         """Seed, mode, and what runs."""
         of = f"mutant {self.mutant.name}" if self.mutant else "what ships"
-        hosts = "" if plan.hosts is None else ", with hosts"
-        return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{hosts}), {of}"
+        more = "" if plan.hosts is None else ", with hosts"
+        more += "" if plan.permits is None else ", with permits"
+        return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{more}), {of}"
 
     def again(self, seed: int, plan: SimulationPlan) -> str:
         """The command that runs the whole seed again."""
         words = ["trio-envserve fuzz", f"--seed {seed}"]
         words += ["--harsh"] * (plan.harsh != is_harsh(seed))
         words += ["--hosts"] * (self.hosts and self.mutant is None)
+        words += ["--permits"] * (self.permits and self.mutant is None)
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 
