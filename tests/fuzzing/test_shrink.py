@@ -70,9 +70,9 @@ def test_ddmin_keeps_what_is_needed_and_little_else(items: list[int], needed: se
 
 @pytest.mark.parametrize("fault", FaultKind)
 def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
-    hosts = fault in OF_HOSTS
-    seed = next(s for s in range(200) if plan_of(s, harsh=True, hosts=hosts).has(fault))
-    plan = plan_of(seed, harsh=True, hosts=hosts).without(fault)
+    with_ = {"hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS}
+    seed = next(s for s in range(200) if plan_of(s, harsh=True, **with_).has(fault))
+    plan = plan_of(seed, harsh=True, **with_).without(fault)
     assert not plan.has(fault)
     assert all(struck is not fault for _, struck in plan.moments)
     if fault is FaultKind.TINY_BOUNDS:

@@ -1,0 +1,302 @@
+"""Permits in environment code of every backend: they wait, hold, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
+from trio_envserve import Rollout, RolloutFailed, open_client, open_server
+from trio_envserve.core.permits import EXECUTION_CLAIMS
+from trio_envserve.envs import load
+from trio_envserve.envs.permits import claimed_limit, claimed_rate
+from trio_envserve.models.offline import OracleModel
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.worker.failures import EnvironmentFailure
+
+
+class Log:
+    """What rollouts of any backend hold, and the most that was held at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held = self.most = self.entered = 0
+        self.free = threading.Event()
+        """Set once those that hold a permit may go on."""
+
+    def enter(self) -> None:
+        with self.lock:
+            self.held += 1
+            self.entered += 1
+            self.most = max(self.most, self.held)
+
+    def leave(self) -> None:
+        with self.lock:
+            self.held -= 1
+
+
+class Limited:
+    """Holds a permit until it is let go, on any backend."""
+
+    def __init__(self, backend: str, log: Log, most: int = 2) -> None:
+        self.backend = backend
+        self.log = log
+        self.most = most
+        self.run_rollout: Any = self._plain if backend == "thread" else self._coroutine
+
+    async def _coroutine(self, rollout: Rollout) -> str:
+        async with rollout.limit("places", self.most):
+            self.log.enter()
+            try:
+                while not self.log.free.is_set():  # noqa: ASYNC110  # it is set in any thread
+                    await (trio if self.backend == "trio" else asyncio).sleep(0.01)
+            finally:
+                self.log.leave()
+        return "done"
+
+    def _plain(self, rollout: Rollout) -> str:
+        with rollout.limit("places", self.most):
+            self.log.enter()
+            while not (self.log.free.wait(0.01) or rollout.cancelled()):
+                pass
+            self.log.leave()
+        return "done"
+
+
+async def until(true: Any) -> None:
+    while not true():  # noqa: ASYNC110  # of other threads
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_limits_hold_over_the_rollouts_of_a_process_without_a_router(backend: str):
+    log = Log()
+    environment = load(Limited(backend, log))
+    async with opened(environment, threads=8) as runner, trio.open_nursery() as nursery:
+        for number in range(8):
+            asked = {"request_id": f"ab#{number}"}
+            nursery.start_soon(lambda asked=asked: runner.run(request(), **asked))
+        await until(lambda: log.entered == 2)
+        log.free.set()
+    assert (log.entered, log.most, log.held) == (8, 2, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_limits_hold_over_all_rollouts_of_a_server(backend: str):
+    """In one process: those over processes are in tests/real."""
+    log, network = Log(), MemoryNetwork()
+    with trio.fail_after(60):
+        async with (
+            open_server(
+                Limited(backend, log), workers=0, bind="memory:s", network=network
+            ) as server,
+            open_client(server.address, network=network) as client,
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(8):
+                nursery.start_soon(client.run_rollout, {})
+            await until(lambda: [each.waiting for each in server.stats().permits] == [6])
+            (permits,) = server.stats().permits
+            assert (permits.name, permits.held, permits.limit) == ("limit:places", 2, 2)
+            log.free.set()
+        assert (log.entered, log.most, log.held) == (8, 2, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_claim_that_is_cancelled_while_it_waits_comes_back_at_once(backend: str):
+    log = Log()
+    environment = load(Limited(backend, log, most=1))
+    async with opened(environment, threads=8) as runner, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: runner.run(request(), request_id="ab#0"))
+        await until(lambda: log.entered == 1)
+        machine = runner._permits
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(lambda: runner.run(request(), request_id="ab#1"))
+                await until(lambda: machine._waiting)
+                scope.cancel()
+        assert not machine._waiting
+        log.free.set()
+    assert log.entered == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_permit_that_the_code_has_left_comes_back_with_its_end(backend: str):
+    def leave(rollout: Rollout) -> str:
+        rollout.limit("places", 1).__enter__()
+        return "left"
+
+    async def leave_on_a_loop(rollout: Rollout) -> str:
+        await rollout.limit("places", 1).__aenter__()
+        return "left"
+
+    if backend == "asyncio":
+        on_asyncio(leave_on_a_loop)
+    environment = load(leave if backend == "thread" else leave_on_a_loop)
+    async with opened(environment, threads=2) as runner:
+        for number in range(3):
+            assert await runner.run(request(), request_id=f"ab#{number}") == "left"
+
+
+async def test_a_permit_may_be_used_again_and_by_several_tasks():
+    async def reuse(rollout: Rollout) -> int:
+        permit, most, held = rollout.limit("places", 2), 0, 0
+
+        async def use() -> None:
+            nonlocal most, held
+            async with permit:
+                held += 1
+                most = max(most, held)
+                await trio.lowlevel.checkpoint()
+                held -= 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(use)
+        return most
+
+    async with opened(load(reuse), threads=1) as runner:
+        assert await runner.run(request(), request_id="ab#0") == 2
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+async def test_blocks_of_a_rate_begin_apart(backend: str, autojump_clock: trio.testing.MockClock):
+    async def create(rollout: Rollout) -> float:
+        async with rollout.rate("creates", per_s=2):
+            return trio.current_time()
+
+    began_s = []
+    async with opened(load(create), threads=1) as runner, trio.open_nursery() as nursery:
+        for number in range(5):
+            asked = {"request_id": f"ab#{number}"}
+
+            async def run(asked: Any = asked) -> None:
+                began_s.append(await runner.run(request(), **asked))
+
+            nursery.start_soon(run)
+    began_s.sort()
+    assert [each - began_s[0] for each in began_s] == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+
+
+async def test_a_rollout_that_claims_too_many_is_told_so():
+    async def greedy(rollout: Rollout) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(1_000_000):
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(rollout.limit("places", 1).__aenter__)
+
+    async with opened(load(greedy), threads=1) as runner:
+        with pytest.raises(EnvironmentFailure) as caught:
+            await runner.run(request(), request_id="ab#0")
+        assert not runner._permits._waiting
+    text = repr(caught.value.exception) + repr(getattr(caught.value.exception, "exceptions", ""))
+    assert f"at most {EXECUTION_CLAIMS} permits at once" in text
+    assert "'places' is not claimed" in text
+
+
+async def test_a_task_that_goes_on_after_its_rollout_gets_no_permit():
+    held: list[Rollout] = []
+
+    async def leave(rollout: Rollout) -> None:
+        await trio.lowlevel.checkpoint()
+        held.append(rollout)
+
+    async with opened(load(leave), threads=1) as runner:
+        await runner.run(request(), request_id="ab#0")
+        with pytest.raises(RuntimeError, match="the rollout has ended"):
+            await held[0].limit("places", 1).__aenter__()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_the_wrong_kind_of_block_says_how(backend: str):
+    async def wrong_on_a_loop(rollout: Rollout) -> None:
+        with rollout.limit("places", 1):
+            pass
+
+    def wrong_in_a_thread(rollout: Rollout) -> None:
+        rollout.limit("places", 1).__aenter__().send(None)
+
+    if backend == "asyncio":
+        on_asyncio(wrong_on_a_loop)
+    environment = load(wrong_in_a_thread if backend == "thread" else wrong_on_a_loop)
+    async with opened(environment, threads=1) as runner:
+        with pytest.raises(EnvironmentFailure, match="async with"):
+            await runner.run(request(), request_id="ab#0")
+
+
+async def test_a_rollout_that_nobody_runs_has_no_limits():
+    rollout = Rollout(
+        input=1, model=OracleModel(), model_name="m", sampling_args={}, state_columns=(),
+        attempt=1, request="ab#0",
+    )  # fmt: skip
+    async with rollout.limit("places", 1), rollout.limit("places", 1):
+        with rollout.rate("creates", 0.001), rollout.rate("creates", 0.001):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_what_a_rollout_waits_for_is_noted(autojump_clock: trio.testing.MockClock):
+    notes: list[bytes] = []
+
+    async def wait(rollout: Rollout) -> None:
+        async with rollout.limit("places", 1):
+            await trio.sleep(5.0)
+
+    async with opened(load(wait), threads=1) as runner, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: runner.run(request(), request_id="ab#0"))
+        await trio.sleep(0.1)
+        nursery.start_soon(lambda: runner.run(request(), request_id="ab#1", noted=notes.append))
+        for _ in range(4):
+            await trio.sleep(1.0)
+            runner._permits.tell_waits()
+    assert b"for a permit of places, 2.0 s" in b"".join(notes)
+    assert b"waits" not in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "text"),
+    [
+        ("a", 0, "from 1 to"), ("a", -1, "from 1 to"), ("a", 2**40, "from 1 to"),
+        ("a", 1.0, "a whole number"), ("a", True, "a whole number"), ("a", "3", "a whole number"),
+        ("a", None, "a whole number"), pytest.param("a", 10**5000, "of digits", id="huge"),
+        ("", 1, "1 to 128 bytes"), ("x" * 129, 1, "1 to 128 bytes"), ("ü" * 65, 1, "1 to 128"),
+        ("a\nb", 1, "printable"), ("\ud800", 1, "printable"), (b"a", 1, "is text, not bytes"),
+        (None, 1, "is text, not NoneType"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_none_says_what_is_wrong(name: Any, most: Any, text: str):
+    with pytest.raises((TypeError, ValueError), match=text):
+        claimed_limit(name, most)
+
+
+@pytest.mark.parametrize(
+    ("per_s", "text"),
+    [
+        (0, "from 1/3600"), (-1, "from 1/3600"), (float("nan"), "from 1/3600"),
+        (float("inf"), "from 1/3600"), (1e300, "from 1/3600"),
+        pytest.param(10**5000, "of digits", id="huge"),
+        (True, "a number of grants"), ("5", "a number of grants"), (None, "a number of grants"),
+    ],
+)  # fmt: skip
+def test_a_rate_that_is_none_says_what_is_wrong(per_s: Any, text: str):
+    with pytest.raises((TypeError, ValueError), match=text):
+        claimed_rate("a", per_s)
+
+
+async def test_a_wrong_limit_fails_its_rollout_with_its_words():
+    async def wrong(rollout: Rollout) -> None:
+        async with rollout.rate("creates", per_s=0):
+            pass
+
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with (
+            open_server(wrong, workers=0, bind="memory:s", network=network) as server,
+            open_client(server.address, network=network) as client,
+        ):
+            with pytest.raises(RolloutFailed, match="from 1/3600"):
+                await client.run_rollout({})
