@@ -38,7 +38,7 @@ class Running:
 
 
 def claim(number: int, most: int = 1, name: str = "a", **more: Any) -> Claim:
-    fields = {"per_s": None, "held": False, **more}
+    fields = {"per_s": None, **more}
     return Claim(0, number, name, 0 if fields["per_s"] else most, **fields)
 
 
@@ -212,10 +212,12 @@ def test_nothing_is_granted_before_workers_of_an_earlier_epoch_have_stated_their
     machine.permits.unstated.add(back)
     machine.claims(claim(0), claim(1, name="b"))
     assert machine.granted() == []
-    machine.permits.stated(back, 6, Ranges([5]))
+    machine.permits.stated(back, 6, Ranges([5]), Ranges([5]))
     assert machine.granted() == [], "it has a claim that is not known yet"
-    machine.permits.claim(back, Running(), claim(5, held=True))
-    machine.permits.stated(back, 6, Ranges([5]))
+    machine.permits.claim(back, Running(), claim(5))
+    assert machine.granted() == [], "it may be one that was on its way to the earlier router"
+    machine.permits.stated(back, 6, Ranges([5]), Ranges([5]))
+    machine.permits.tick(machine.now_s)
     assert machine.granted() == [1], "the only permit of the first name is held"
     machine.permits.ended(back, Ranges([5]))
     assert machine.granted() == [0]
@@ -223,7 +225,8 @@ def test_nothing_is_granted_before_workers_of_an_earlier_epoch_have_stated_their
 
 def test_held_permits_are_entered_above_the_limit():
     machine = Machine()
-    holder = machine.claims(*(claim(number, most=1, held=True) for number in range(3)))
+    holder = machine.claims(*(claim(number, most=1) for number in range(3)))
+    machine.permits.stated(machine.worker, 3, Ranges(range(3)), Ranges(range(3)))
     machine.claims(claim(9))
     assert machine.granted() == []
     machine.permits.ended(machine.worker, Ranges([0, 1]))
@@ -247,11 +250,11 @@ def test_nothing_is_granted_while_an_earlier_epoch_may_live():
 def test_a_claim_of_an_execution_that_had_ended_counts_as_known_and_as_nothing_else():
     machine = Machine()
     machine.permits.unstated.add(machine.worker)
-    machine.permits.claim(machine.worker, None, claim(0, held=True))
-    machine.permits.stated(machine.worker, 1, Ranges([0]))
+    machine.permits.claim(machine.worker, None, claim(0))
+    machine.permits.stated(machine.worker, 1, Ranges([0]), Ranges([0]))
     machine.claims(claim(1))
     assert machine.granted() == [1]
-    machine.permits.stated(machine.worker, 2, Ranges([1]))
+    machine.permits.stated(machine.worker, 2, Ranges([1]), Ranges([1]))
     assert [*machine.worker.claims] == [1]
 
 
@@ -436,7 +439,7 @@ def test_a_statement_that_crosses_a_claim_repeats_nothing():
 def test_a_late_claim_of_an_ended_execution_holds_nothing():
     pair = pair_of(2)
     pair.end(pair.runs[0])
-    pair.from_worker(Claim(0, 7, "a", 1, None, held=True))
+    pair.from_worker(Claim(0, 7, "a", 1, None))
     pair.claim(8, pair.runs[1])
     assert granted(pair) == [8]
     pair.beat()
@@ -452,14 +455,14 @@ def test_an_execution_that_has_ended_claims_nothing():
 
 def test_claims_before_any_hello_are_ignored():
     pair = Pair(hello=False)
-    pair.from_worker(Claim(0, 0, "a", 1, None, held=False))
+    pair.from_worker(Claim(0, 0, "a", 1, None))
     pair.from_worker(ClaimsEnded([0, 1]))
     assert pair.router.dispatches.permits.lines == {}
 
 
 def test_a_malformed_claim_ends_its_worker():
     pair = pair_of(1)
-    pair.from_worker(Claim(0, 0, "a\nb", 1, None, held=False))
+    pair.from_worker(Claim(0, 0, "a\nb", 1, None))
     assert [kill.worker for kill in pair.kills] == [FIRST]
 
 
@@ -483,8 +486,8 @@ def test_a_worker_that_has_claimed_nothing_says_nothing_of_claims():
     pair.lose = lambda message: bool(sent.append(message))
     pair.beat()
     (beat, state) = (each for each in sent if isinstance(each, messages.Beat | messages.Statement))
-    assert beat == messages.Beat(1, [0, 1], {}, None, None)
-    assert state == messages.Statement(1, 1, [0, 1], [], None, None)
+    assert beat == messages.Beat(1, [0, 1], {})
+    assert state == messages.Statement(1, 1, [0, 1], [])
 
 
 # -- a router that takes workers over ----------------------------------------------------
@@ -521,6 +524,22 @@ def test_a_next_router_learns_which_permits_are_held_before_it_grants_any():
     assert not pair.router.dispatches.permits.unstated
     pair.give_back(0)
     assert granted(pair) == [1]
+
+
+def test_a_claim_that_was_on_its_way_to_the_earlier_router_was_granted_again():
+    """A host sends what may not have arrived to the next router: a claim that the earlier one had
+    granted.  The next one granted it once more, and others beside it."""
+    pair = pair_of(2)
+    pair.claim(0, pair.runs[0])
+    assert granted(pair) == [0]
+    taken_over(pair)
+    pair.from_worker(Claim(0, 0, "a", 1, None))
+    pair.claim(1, pair.runs[1])
+    for _ in range(3):
+        pair.beat()
+        pair.advance(0.5)
+    assert granted(pair) == []
+    assert pair.router.dispatches.permits.records()[0]["held"] == 1
 
 
 def test_a_worker_that_was_taken_over_and_dies_holds_up_nobody():

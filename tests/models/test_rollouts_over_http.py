@@ -16,8 +16,12 @@ from trio_envserve import open_client, open_server
 from trio_envserve.cli.evaluate import _waits
 from trio_envserve.cli.render import tables_text
 from trio_envserve.cli.status import oldest, slow_table, status_tables
+from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.models import ContextFull, ModelError
+from trio_envserve.models import ContextFull, ModelError, open_models
+from trio_envserve.models.endpoints import Endpoint as EndpointRecord
+from trio_envserve.models.http import HttpModel, _Wait
+from trio_envserve.models.interface import AskingRollout
 from trio_envserve.models.tokens import token_records
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
@@ -276,3 +280,117 @@ async def test_where_a_rollout_stood_was_a_line_of_the_http_library(shape):
 class InThread:
     def run_rollout(self, rollout):
         return rollout.ask_sync([{"role": "user", "content": "?"}]).text
+
+
+# -- a limit over all workers ----------------------------------------------------------
+
+
+class Asks:
+    """Asks once."""
+
+    async def run_rollout(self, rollout):
+        return (await rollout.ask([{"role": "user", "content": "go"}])).text
+
+
+class AsksOnAsyncio(Asks):
+    backend = "asyncio"
+
+
+class AsksInThreads:
+    def run_rollout(self, rollout):
+        return rollout.ask_sync([{"role": "user", "content": "go"}]).text
+
+
+@asynccontextmanager
+async def limited(environment, endpoint, most):
+    """A runner whose endpoint has this ``concurrency_total``, and a function that asks it."""
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            where = EndpointRecord(url=url, concurrency_total=most)
+            async with (
+                open_models({"mine": lambda _: HttpModel(where, "mine")}) as models,
+                open_runner(load(environment), threads=16, models=models) as runner,
+            ):
+
+                async def ask(number, **more):
+                    request = RolloutRequest(
+                        kind="rollout", input="go", endpoint="mine", model_name="m"
+                    )
+                    return await runner.run(request, request_id=f"ab#{number}", **more)
+
+                yield runner, ask
+
+
+@pytest.mark.parametrize("environment", [Asks, AsksOnAsyncio, AsksInThreads])
+async def test_an_endpoint_has_no_more_requests_at_once_than_its_limit_over_all(environment):
+    go, most = trio.Event(), 0
+
+    def answer(ask):
+        nonlocal most
+        most = max(most, endpoint.waiting)
+        return Reply("there", until=go)
+
+    endpoint = Endpoint(answer)
+    async with limited(environment(), endpoint, 2) as (runner, ask), trio.open_nursery() as nursery:
+        for number in range(8):
+            nursery.start_soon(ask, number)
+        while len(runner._permits._waiting) < 6:  # noqa: ASYNC110  # of other threads
+            await trio.sleep(0.01)
+        assert endpoint.waiting <= 2
+        go.set()
+    assert (len(endpoint.asks), most) == (8, 2)
+
+
+async def test_between_two_requests_a_call_holds_no_permit():
+    """Another call is answered while one pauses before it is sent again."""
+
+    def answer(ask):
+        if ask.number == 0:
+            return Status(429, headers={"retry-after": "1"})
+        return Reply("there")
+
+    endpoint = Endpoint(answer)
+    async with limited(Asks(), endpoint, 1) as (_, ask), trio.open_nursery() as nursery:
+        nursery.start_soon(ask, 0)
+        while not endpoint.asks:  # noqa: ASYNC110  # of another server
+            await trio.sleep(0.01)
+        assert await ask(1) == "there"
+        assert len(endpoint.asks) == 2
+
+
+async def test_a_rollout_notes_that_it_waits_for_a_limit_over_all(autojump_clock):
+    notes = []
+    go = trio.Event()
+    waits = HttpModel(EndpointRecord(url="http://127.0.0.1:9/v1", concurrency_total=1), "mine")
+
+    @asynccontextmanager
+    async def permit(name, most):
+        notes.append((name, most))
+        await go.wait()
+        yield
+
+    asker = AskingRollout("ab#0", "ab#0", 0, 1, notes.append, permit)
+    wait = _Wait(asker, trio.current_time())
+    waits._waits[0] = wait
+    async with trio.open_nursery() as nursery:
+
+        async def ask():
+            async with waits._permit(wait):
+                waits.tell_waits()
+
+        nursery.start_soon(ask)
+        await trio.sleep(2.0)
+        waits.tell_waits()
+        wait.tell_at_s = 0.0
+        go.set()
+    assert notes == [
+        ("mine", 1), "for concurrency_total of mine, 2.0 s", "for the model, 2.0 s",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a\nb", "", "x" * 129])
+def test_an_endpoint_with_a_limit_over_all_has_a_name_that_can_be_shown(name):
+    where = EndpointRecord(url="http://127.0.0.1:9/v1", concurrency_total=1)
+    with pytest.raises(ConfigError, match="concurrency_total has a printable name"):
+        HttpModel(where, name)
+    HttpModel(EndpointRecord(url="http://127.0.0.1:9/v1"), name)

@@ -17,11 +17,13 @@ A name that nobody claims is forgotten at once, and one with a rate as soon as a
 be due.
 
 Claims are numbered per incarnation.  With each beat a worker that has claimed anything states
-which claims it has, and the answer states which of them the router knows, and which it has granted.
-From that both sides repair what was lost: the router ends claims that the worker no longer has, and
-the worker sends again what the router does not know.  So a router that takes workers over from an
-earlier one learns which permits they hold.  It grants nothing before the last of them has stated
-that, and before nothing else of the earlier one can live.
+which claims it has and which of them it holds, and the answer states which of them the router
+knows, and which it has granted.  From that both sides repair what was lost: the router ends claims
+that the worker no longer has, and the worker sends again what the router does not know.  So a
+router that takes workers over from an earlier one learns which permits they hold.  It grants
+nothing before the last of them has stated that, and before nothing else of the earlier one can
+live.  (A claim alone does not say it: it may be one that was sent to the earlier router, which has
+granted it since.)
 """
 
 from __future__ import annotations
@@ -151,16 +153,13 @@ class Permits:
             worker.claims[claim.claim] = None
             return
         line = self.lines.setdefault((claim.name, is_rate), PermitLine(claim.name, is_rate))
-        made = PermitClaim(claim.claim, worker, holder, line, most, claim.held and not is_rate)
+        made = PermitClaim(claim.claim, worker, holder, line, most)
         worker.claims[made.number] = made
         if holder.claims is None:
             holder.claims = {}
         holder.claims[made.number] = made
         insort(line.limits, most)
-        if made.is_held:
-            line.held += 1
-        else:
-            line.waiting[made] = None
+        line.waiting[made] = None
         self.due[line] = None
 
     def ended(self, worker: Claimant, numbers: Ranges) -> None:
@@ -171,10 +170,13 @@ class Permits:
             found = [number for number in worker.claims if number in numbers]
         self._end(worker, found)
 
-    def stated(self, worker: Claimant, made: int | None, has: Ranges) -> None:
-        """Take in that a worker has made so many claims, of which it still has these."""
+    def stated(self, worker: Claimant, made: int | None, has: Ranges, held: Ranges) -> None:
+        """Take in that a worker has made so many claims, still has these, and holds those."""
         if made is not None and worker.claims:
             self._end(worker, [n for n in worker.claims if n < made and n not in has])
+            for number, claim in worker.claims.items():
+                if claim is not None and not claim.is_held and number in held:
+                    self._hold(claim)  # an earlier epoch has granted it
         if worker in self.unstated and all(number in worker.claims for number in has):
             self.unstated.remove(worker)
 
@@ -237,11 +239,16 @@ class Permits:
     def _of_limit(self, line: PermitLine) -> list[PermitGrant]:
         granted: list[PermitGrant] = []
         while line.waiting and line.held < line.limits[0]:
-            claim, _ = line.waiting.popitem(last=False)
-            claim.is_held = True
-            line.held += 1
+            claim = next(iter(line.waiting))
+            self._hold(claim)
             granted.append(PermitGrant(claim, None))
         return granted
+
+    def _hold(self, claim: PermitClaim) -> None:
+        line = claim.line
+        del line.waiting[claim]
+        claim.is_held = True
+        line.held += 1
 
     def _of_rate(self, line: PermitLine, now_s: float) -> list[PermitGrant]:
         granted: list[PermitGrant] = []
@@ -309,6 +316,7 @@ class _OpenClaim:
     claim: Claim
     after_beat: int
     """Number of the last beat before it was last sent."""
+    is_held: bool = False
 
 
 @final
@@ -335,17 +343,21 @@ class OpenClaims:
         for number in over:
             del self._claims[number]
 
-    def numbers(self) -> list[int] | None:
-        """The spans of the claims that have not ended; None before the first claim."""
-        return None if self.made is None else Ranges(self._claims).flat()
+    def stated(self) -> tuple[int | None, list[int] | None, list[int] | None]:
+        """The number of claims that were ever made, and the spans of those that have not ended and
+        of those that are held; None before the first claim."""
+        if self.made is None:
+            return None, None, None
+        held = Ranges(number for number, each in self._claims.items() if each.is_held)
+        return self.made, Ranges(self._claims).flat(), held.flat()
 
     def granted(self, numbers: Ranges) -> list[int]:
         """Enter that claims were granted; returns those of which that is news."""
-        granted = [n for n, each in self._claims.items() if n in numbers and not each.claim.held]
+        granted = [n for n, each in self._claims.items() if n in numbers and not each.is_held]
         for number in granted:
             each = self._claims[number]
             if each.claim.per_s is None:
-                each.claim = each.claim._replace(held=True)
+                each.is_held = True
             else:
                 del self._claims[number]
         return granted

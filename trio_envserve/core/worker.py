@@ -435,7 +435,7 @@ class WorkerCore:
         """Pass a claim on, if its execution runs."""
         if given.number not in self.running:
             return []
-        claim = Claim(*given, held=False)
+        claim = Claim(*given)
         self._claims.make(claim, self._beat)
         return [self._send(claim)]
 
@@ -552,8 +552,8 @@ class WorkerCore:
         """A beat, which the router answers with its statement."""
         self._beat += 1
         self._bytes_since_beat = 0
-        made, claims = self._claims.made, self._claims.numbers()
-        return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats, made, claims))
+        stated = self._claims.stated()
+        return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats, *stated))
 
     def _send(self, message: messages.Message) -> ToRouter:
         return ToRouter(self.incarnation, message)

@@ -51,13 +51,15 @@ class WorkerBroken(NamedTuple):
 class Beat(NamedTuple):
     """A sign of life of the worker's loop; answered by :class:`Statement`.
     ``seen`` are the numbers of the dispatches that have arrived.  ``made`` is how many claims
-    the worker has ever made, and ``claims`` those among them that have not ended."""
+    the worker has ever made, ``claims`` those among them that have not ended, and ``held`` those
+    that were granted, by whichever router."""
 
     beat: Uint
     seen: Spans
     stats: Record
     made: Count = None
     claims: MaybeSpans = None
+    held: MaybeSpans = None
 
 
 class WorkerOutcome(NamedTuple):
@@ -116,14 +118,13 @@ class WorkerNotes(NamedTuple):
 class Claim(NamedTuple):
     """An execution claims a permit of a name: of at most ``most`` that are held at once, or
     (``most`` is 0) of at most ``per_s`` that are granted in a second.  ``number`` is its dispatch;
-    ``claim`` counts per incarnation.  ``held``: an earlier router has granted it."""
+    ``claim`` counts per incarnation."""
 
     number: Uint
     claim: Uint
     name: Text
     most: Uint
     per_s: Seconds
-    held: Bool
 
 
 class ClaimsEnded(NamedTuple):

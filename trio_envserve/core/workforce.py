@@ -383,7 +383,8 @@ class Workforce:
         if worker is None:  # its hello was lost; the worker repeats it until it is answered
             return
         self.history.reported(life.id, beat.stats)
-        self.dispatches.permits.stated(worker, beat.made, Ranges.from_flat(beat.claims or ()))
+        has, held = Ranges.from_flat(beat.claims or ()), Ranges.from_flat(beat.held or ())
+        self.dispatches.permits.stated(worker, beat.made, has, held)
         seen = Ranges.from_flat(beat.seen)
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:

@@ -216,7 +216,7 @@ def permits_here() -> WorkerPermits:
     def take(given: ClaimMade | ClaimOver) -> None:
         now_s = trio.current_time()
         if isinstance(given, ClaimMade):
-            machine.claim(own, holder, Claim(*given, held=False))
+            machine.claim(own, holder, Claim(*given))
         else:
             machine.ended(own, Ranges([given.claim]))
         machine.tick(now_s)
