@@ -446,6 +446,16 @@ def test_a_late_claim_of_an_ended_execution_holds_nothing():
     assert [*pair.router.workforce.workers[FIRST].claims] == [8]
 
 
+def test_a_late_claim_of_an_execution_whose_outcome_waits_holds_nothing():
+    pair = pair_of(2, server={"kept_bytes": 10_000})
+    with pair.losing(messages.WorkerOutcome):
+        pair.end(pair.runs[0], bytes(100_000))
+    assert 0 in pair.router.workforce.workers[FIRST].live
+    pair.from_worker(Claim(0, 7, "a", 1, None))
+    pair.claim(8, pair.runs[1])
+    assert granted(pair) == [8]
+
+
 def test_an_execution_that_has_ended_claims_nothing():
     pair = pair_of(1)
     pair.end()

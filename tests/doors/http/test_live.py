@@ -19,7 +19,14 @@ from trio_envserve import Rollout
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
 from trio_envserve.core.pages import RunningPage, RunningRollout
-from trio_envserve.core.status import HostStats, PastHost, ServerStats, WorkerDeath, WorkerStats
+from trio_envserve.core.status import (
+    HostStats,
+    PastHost,
+    PermitStats,
+    ServerStats,
+    WorkerDeath,
+    WorkerStats,
+)
 from trio_envserve.doors.http import live
 from trio_envserve.doors.http.live import PAGE, TEXT_CHARACTERS, VIEW_BYTES, event, view
 
@@ -201,9 +208,11 @@ def stats(workers: int) -> ServerStats:
     death = WorkerDeath(worker="w0-1", why="x" * 5000, lost=3)
     host = HostStats(host="h" * 64, state="set aside", why="x" * 5000)
     past = PastHost(host="h" * 64, state="lost", why="x" * 5000)
+    permit = PermitStats(name="limit:" + "n" * 128, held=3, waiting=4, limit=3)
     return ServerStats(
         status=ServerStatus.READY, per_worker=(one,) * workers, deaths=(death,) * 20,
         failures={"rollout-failed": 3}, hosts=(host,) * workers, past_hosts=(past,) * 16,
+        permits=(permit,) * workers,
     )  # fmt: skip
 
 
@@ -233,6 +242,6 @@ def test_whatever_the_page_reads_of_a_view_is_in_it():
     made = view(stats(1), page(1), "", tokens=False) | {"latency": {}}
     script = PAGE.decode().rpartition("// The live page.")[2]
     assert set(re.findall(r"\bv\.([a-z_]+)", script)) <= set(made)
-    rows = [row for name in ("per_worker", "deaths", "hosts", "past_hosts", "slow")
+    rows = [row for name in ("per_worker", "deaths", "hosts", "past_hosts", "slow", "permits")
             for row in made[name]]  # fmt: skip
     assert set(re.findall(r"\beach\.([a-z_]+)", script)) <= {"key", "fit"}.union(*rows)

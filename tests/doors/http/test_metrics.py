@@ -13,7 +13,13 @@ import trio
 from tests.doors.http.door import Runs, asking, echo, open_all, open_door, open_nowhere, raw
 from trio_envserve.core.durations import BOUNDS_S
 from trio_envserve.core.health import ServerStatus
-from trio_envserve.core.status import CacheStats, HostStats, ServerStats, WorkerStats
+from trio_envserve.core.status import (
+    CacheStats,
+    HostStats,
+    PermitStats,
+    ServerStats,
+    WorkerStats,
+)
 from trio_envserve.doors.http import HttpLimits
 from trio_envserve.doors.http.metrics import METRICS, PREFIX, DoorCounts, ScrapedValues
 
@@ -74,8 +80,8 @@ async def test_all_metrics_of_the_table_are_there_with_their_kinds_and_no_others
         name: metric.kind for name, metric in named.items()
     }
     silent = {name for name, family in found.families.items() if not family.samples}
-    only_with_hosts = {metric.name for metric in METRICS if "host" in metric.labels}
-    assert silent == {f"{PREFIX}{name}" for name in {*ONLY_WHILE_CLOSING, *only_with_hosts}}
+    only_there = {each.name for each in METRICS if {"host", "permit"} & {*each.labels}}
+    assert silent == {f"{PREFIX}{name}" for name in {*ONLY_WHILE_CLOSING, *only_there}}
     for name, family in found.families.items():
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(named[name].labels)
@@ -99,7 +105,7 @@ def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
 
 
 def test_every_number_that_a_record_declares_is_a_metric():
-    for record in (ServerStats, CacheStats, WorkerStats, HostStats):
+    for record in (ServerStats, CacheStats, WorkerStats, HostStats, PermitStats):
         numbers = {field.name for field in dataclasses.fields(record) if field.metadata}
         plain = {field.name for field in dataclasses.fields(record) if field.type == "int"}
         assert plain - numbers <= {"slot", "restarts", "workers"}
@@ -226,6 +232,18 @@ def test_each_host_has_its_numbers_and_one_state():
     }  # fmt: skip
     # Its slot is beyond those that there should be, since those of an earlier host count.
     assert of["worker_executions_done"] == {("9",): 3}
+
+
+def test_each_name_of_permits_has_its_numbers_and_there_are_not_many():
+    permits = tuple(
+        PermitStats(name=f"limit:{n:03d}", held=n, waiting=2 * n, limit=4) for n in range(100)
+    )
+    seen = ScrapedValues(DOOR, ServerStats(status=ServerStatus.READY, permits=permits))
+    of = {metric.name: dict(metric.read(seen)) for metric in METRICS if metric.kind != "histogram"}
+    assert of["permits_held"][("limit:007",)] == 7
+    assert of["permits_waiting"][("limit:007",)] == 14
+    assert of["permits_limit"][("limit:007",)] == 4
+    assert len(of["permits_held"]) == 32
 
 
 async def test_keys_and_sessions_make_no_series():
