@@ -369,7 +369,7 @@ async def test_a_rollout_notes_that_it_waits_for_a_limit_over_all(autojump_clock
         await go.wait()
         yield
 
-    asker = AskingRollout("ab#0", "ab#0", 0, 1, notes.append, permit)
+    asker = AskingRollout("ab#0", "ab#0", 0, 1, notes.append, permit=permit)
     wait = _Wait(asker, trio.current_time())
     waits._waits[0] = wait
     async with trio.open_nursery() as nursery:
