@@ -141,6 +141,12 @@ class Steps:
         self.stage.put(mark)
         re.match(r"(a+)+$", "a" * 40 + "b")
 
+    def spin(self, cpu_s: float) -> None:
+        """Compute for so long, in code that gives the interpreter to others."""
+        until_s = time.thread_time() + cpu_s
+        while time.thread_time() < until_s:
+            pass
+
     def die(self, name: str = "SIGKILL") -> None:
         os.kill(os.getpid(), getattr(signal, name))
 

@@ -83,6 +83,16 @@ async def test_g10_who_holds_the_interpreter_is_named_in_all_errors_and_in_the_l
     judge.assert_at_most(1)
 
 
+async def test_g10_a_rollout_that_computes_and_gives_way_is_not_blamed(
+    judge: Judge, caplog: pytest.LogCaptureFixture
+):
+    """It runs for longer than it takes to be blamed (1 s of a processor)."""
+    environment = ACTOR.replace("Actor", "ThreadActor")
+    async with serving(judge, environment=environment, worker_capacity=2) as (_, calls):
+        await calls.outcome(calls.start("computes", ["spin", 1.5]))
+    assert "is held" not in caplog.text
+
+
 async def test_g10_a_worker_without_descriptors_takes_no_more_than_others_and_is_replaced(
     judge: Judge,
 ):

@@ -25,12 +25,6 @@ def hold() -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
-def count() -> None:
-    """Gives the lock to whoever asks for it."""
-    while True:
-        pass
-
-
 def wait() -> None:
     """Asks for the lock from time to time, as a worker's heartbeat thread does."""
     while True:

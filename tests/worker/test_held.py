@@ -12,9 +12,9 @@ from typing import IO
 
 import pytest
 
-from tests.proc import cpu_s, stat_of
+from tests.proc import stat_of
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks, holder_in
-from trio_envserve.worker.held import HELD_S, ThreadWatch, answer, ask, make_answers
+from trio_envserve.worker.held import ThreadWatch, answer, ask, make_answers
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
@@ -59,17 +59,7 @@ def test_holder_of_an_interpreter_is_found_among_threads_that_wait(words: tuple[
         with holding(answers, what, str(answers.fileno()), where) as pid:
             request, stack = found(pid, answers)
     assert request == "ab#2"
-    assert authors_line(stack).endswith("in hang")
-
-
-def test_thread_that_gives_the_lock_back_holds_nothing():
-    with make_answers() as answers:
-        with holding(answers, "count", str(answers.fileno()), "main") as pid:
-            watch, before_s = ThreadWatch(pid), cpu_s(pid)
-            assert before_s is not None
-            while (cpu_s(pid) or 0.0) < before_s + 2 * HELD_S:
-                assert watch.look() == []
-                time.sleep(0.02)  # the watch is about time
+    assert "holder_main.py" in authors_line(stack)
 
 
 def test_process_that_does_not_catch_the_signal_is_not_asked():

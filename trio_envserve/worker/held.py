@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 Code that holds the interpreter lock, such as a regular expression, silences its process: no thread
 of it can send a heartbeat or say where it stands.  But the kernel tells of each thread whether it
-runs, for how long, and how often it has waited.  The heartbeat thread asks for the lock every
-``heartbeat_s``, and a thread of Python's that runs then waits for a moment.  So a thread that has
-run for a second without waiting once is in code that does not give the lock back, or in code that
-does not need it (:class:`ThreadWatch`).  A busy machine makes no such thread.  Code that sleeps
-with the lock is not found: a signal would wake it.
+runs, and for how long it has.  The heartbeat thread wants the lock every ``heartbeat_s`` for some
+microseconds.  So a thread that has run for a second of processor time, without one heartbeat
+meanwhile, is in code that does not give the lock back, or in code that does not need it
+(:class:`ThreadWatch`).  A busy machine makes no such thread: there the heartbeat thread has its
+turns, too.  Code that sleeps with the lock is not found: a signal would wake it.
 
 Such a thread is sent a signal.  The worker has registered ``faulthandler`` for that
 (:func:`answer_on`): its handler needs no lock, and writes the stack of its own thread to a file
@@ -29,7 +29,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final, NamedTuple, final
+from typing import IO, Final, final
 
 ASKING: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 3
 """The signal: one of those that nobody has a meaning for."""
@@ -38,11 +38,10 @@ ANSWER_BYTES = 64 * 1024
 """Most bytes of an answer that are read."""
 
 HELD_S = 1.0
-"""Processor time after which a thread that has not waited counts as holding the interpreter, in
+"""Processor time after which a thread of a silent process counts as holding the interpreter, in
 seconds."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_WAITED = "voluntary_ctxt_switches:"
 _CAUGHT = "SigCgt:"
 
 
@@ -89,34 +88,21 @@ class ThreadWatch:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._first: dict[int, _Thread] = {}
-        """Each thread that has run at all looks since, and never waited, as it was then."""
+        self._first: dict[int, int] = {}
+        """Processor time, in ticks, of each thread that ran at all looks, as it was at the first
+        of these."""
 
     def look(self) -> list[int]:
-        """The threads that have run for :data:`HELD_S` and not waited: they may hold the
+        """The threads that have run for :data:`HELD_S` since the first look: they may hold the
         interpreter."""
         now = dict(self._running())
-        first = {thread: self._first.get(thread, found) for thread, found in now.items()}
-        self._first = {
-            thread: found if found.waited == now[thread].waited else now[thread]
-            for thread, found in first.items()
-        }
+        self._first = {thread: self._first.get(thread, ticks) for thread, ticks in now.items()}
         least = HELD_S * _TICKS
-        return [each for each in now if now[each].ticks - self._first[each].ticks >= least]
+        return [each for each, ticks in now.items() if ticks - self._first[each] >= least]
 
-    def _running(self) -> Iterator[tuple[int, _Thread]]:
+    def _running(self) -> Iterator[tuple[int, int]]:
         for task in Path(f"/proc/{self._pid}/task").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
                 state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
                 if state == "R":
-                    waited = _field((task / "status").read_text(), _WAITED)
-                    yield int(task.name), _Thread(waited, sum(map(int, fields[10:12])))
-
-
-class _Thread(NamedTuple):
-    """A thread that runs."""
-
-    waited: str
-    """How often it has waited."""
-    ticks: int
-    """Processor time that it has taken."""
+                    yield int(task.name), sum(map(int, fields[10:12]))
