@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import trio
 
-from trio_envserve import PlainClient, Server, open_client, open_client_asyncio, open_server
+from trio_envserve import (
+    Client,
+    PlainClient,
+    Server,
+    open_client,
+    open_client_asyncio,
+    open_server,
+)
 
 
 class TrioThread:
@@ -82,8 +90,12 @@ class Face:
 
         return call
 
-    def run_many(self, inputs: Any, *, most: int = 10**9, **options: Any) -> list[tuple[int, Any]]:
-        """The outcomes, or the first so many; then the block is left."""
+    def run_many(
+        self, inputs: Any, *, most: int = 10**9, arrived: list[tuple[int, Any]] | None = None,
+        **options: Any,
+    ) -> list[tuple[int, Any]]:  # fmt: skip
+        """The outcomes, or the first so many; then the block is left.  With ``arrived`` it is left
+        once there is another outcome, and ``arrived`` gets that."""
 
         def take() -> list[tuple[int, Any]]:
             taken: list[tuple[int, Any]] = []
@@ -92,6 +104,10 @@ class Face:
                     taken.append(each)
                     if len(taken) >= most:
                         break
+                while arrived is not None and outcomes._ready.empty():
+                    time.sleep(0.01)
+            if arrived is not None:
+                arrived.extend(outcomes.arrived())
             return taken
 
         async def atake() -> list[tuple[int, Any]]:
@@ -101,6 +117,13 @@ class Face:
                     taken.append(each)
                     if len(taken) >= most:
                         break
+                loop: Any = trio if isinstance(self.client, Client) else asyncio
+                while arrived is not None and not (
+                    outcomes._ready or (loop is trio and outcomes._ended)
+                ):
+                    await loop.sleep(0.01)
+            if arrived is not None:
+                arrived.extend(outcomes.arrived())
             return taken
 
         taken: list[tuple[int, Any]] = self._run(

@@ -135,6 +135,15 @@ def test_leaving_many_early_cancels_the_rest(client: Face, environment: Environm
         assert environment.cancelled.acquire(timeout=WAIT_S)
 
 
+def test_what_had_arrived_when_many_are_left_can_be_taken(client: Face, environment: Environment):
+    arrived: list[tuple[int, Any]] = []
+    [(first, outcome)] = client.run_many([5, 6, "wait"], most=1, arrived=arrived)
+    [(second, other)] = arrived
+    assert {first: outcome.value, second: other.value} == {0: 5, 1: 6}
+    if environment.begun.acquire(timeout=0):
+        assert environment.cancelled.acquire(timeout=WAIT_S)
+
+
 def test_large_inputs_and_results_take_no_loop(client: Face):
     numbers = client.run_rollout("many numbers")
     assert numbers.shape == (1_000_000,)

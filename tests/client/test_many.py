@@ -153,6 +153,43 @@ async def test_outcome_that_came_as_the_block_ended_was_given_after_it() -> None
             await trio.testing.wait_all_tasks_blocked()
             decoded.set()
         assert [each async for each in outcomes] == []
+        assert [outcome.value for _, outcome in outcomes.arrived()] == [1]
+
+
+@virtual
+async def test_what_had_arrived_when_the_block_ended_is_there_after_it() -> None:
+    async with pair(after) as (server, client):
+        async with client.run_many([3, 1, 2, 1000, 2000]) as outcomes:
+            assert (await anext(outcomes))[0] == 1
+            with pytest.raises(RuntimeError, match=r"after the block"):
+                outcomes.arrived()
+            await trio.sleep(10)
+        assert [(index, each.unwrap()) for index, each in outcomes.arrived()] == [(2, 2), (0, 3)]
+        assert len(outcomes.arrived()) == 2
+        assert [each async for each in outcomes] == []
+        await trio.sleep(10)
+        assert (server.stats().kept, server.stats().running) == (0, 0)
+
+
+async def test_what_had_arrived_is_there_though_it_is_large(eager: None) -> None:
+    async with patient_pair(large) as client:
+        async with client.run_many(range(20)) as outcomes:
+            await anext(outcomes)
+            while not (outcomes._ready and outcomes._ended):
+                await trio.sleep(0.01)
+        arrived = outcomes.arrived()
+        assert len({index for index, _ in arrived}) == len(arrived) >= 2
+        assert all(outcome.unwrap() == LARGE for _, outcome in arrived)
+
+
+@virtual
+async def test_an_exception_in_the_block_loses_nothing_that_had_arrived() -> None:
+    async with pair(after) as (_, client):
+        with pytest.raises(ZeroDivisionError):
+            async with client.run_many([1, 2]) as outcomes:
+                await trio.sleep(10)
+                raise ZeroDivisionError
+        assert [index for index, _ in outcomes.arrived()] == [0, 1]
 
 
 @virtual

@@ -98,10 +98,10 @@ class AsyncioClient:
     @asynccontextmanager
     async def run_many(
         self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Unpack[CallOptions]
-    ) -> AsyncGenerator[AsyncIterator[tuple[int, Outcome]], None]:
+    ) -> AsyncGenerator[AsyncioOutcomes, None]:
         """See :meth:`Client.run_many`.  Inputs are read while outcomes are waited for."""
         check_in_flight(in_flight)
-        outcomes = _Outcomes(self, checked(None, **options), inputs, in_flight)
+        outcomes = AsyncioOutcomes(self, checked(None, **options), inputs, in_flight)
         try:
             yield outcomes
         finally:
@@ -210,7 +210,7 @@ class AsyncioClient:
 
 
 @final
-class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
+class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
     """The outcomes of many calls as they come.  Several tasks may iterate."""
 
     def __init__(
@@ -226,8 +226,9 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._ready: deque[tuple[int, Any, BaseException | None]] = deque()
         self._changed = asyncio.Event()
         self._turns = 0
+        self._arrived: list[tuple[int, Outcome]] | None = None
 
-    def __aiter__(self) -> _Outcomes:
+    def __aiter__(self) -> AsyncioOutcomes:
         return self
 
     async def __anext__(self) -> tuple[int, Outcome]:
@@ -298,14 +299,22 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
     def close(self) -> None:
         """Cancel the calls that are left."""
         self._fed = True
+        self._client._hand_over()  # what the thread has delivered has arrived
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             if isinstance(job, ThreadJob):
                 self._client._thread.cancel(job)
             else:
                 job.cancel()
+        self._arrived = [(index, outcome) for index, outcome, error in self._ready if error is None]
         self._ready.clear()
         self._changed.set()
+
+    def arrived(self) -> list[tuple[int, Outcome]]:
+        """See :meth:`.Outcomes.arrived`."""
+        if self._arrived is None:
+            raise RuntimeError("arrived() is for after the block: inside it, iterate")
+        return self._arrived
 
 
 @asynccontextmanager

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, final
 
@@ -118,7 +118,7 @@ class PlainClient:
     @contextmanager
     def run_many(
         self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Unpack[CallOptions]
-    ) -> Generator[Iterator[tuple[int, Outcome]], None, None]:
+    ) -> Generator[PlainOutcomes, None, None]:
         """Run one rollout for each input, at most ``in_flight`` at a time::
 
             with client.run_many(inputs) as outcomes:
@@ -129,7 +129,7 @@ class PlainClient:
         thread iterates; after an exception (Ctrl-C, say) what was left is cancelled.
         """
         check_in_flight(in_flight)
-        outcomes = _Outcomes(self._thread, checked(None, **options), inputs, in_flight)
+        outcomes = PlainOutcomes(self._thread, checked(None, **options), inputs, in_flight)
         try:
             yield outcomes
         finally:
@@ -217,7 +217,7 @@ class PlainClient:
 
 
 @final
-class _Outcomes(Iterator[tuple[int, Outcome]]):
+class PlainOutcomes(Iterator[tuple[int, Outcome]]):
     """The outcomes of many calls as they come.  For one thread; any may close it."""
 
     def __init__(
@@ -228,12 +228,13 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
         self._inputs = enumerate(inputs)
         self._in_flight = in_flight
         self._fed = False
-        self._interrupted = False
+        self._interrupted = self._closed = False
+        self._arrived: list[tuple[int, Outcome]] = []
         self._jobs: dict[int, ThreadJob] = {}
         """Jobs whose outcomes were not taken, by the index of their input."""
         self._ready: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
 
-    def __iter__(self) -> _Outcomes:
+    def __iter__(self) -> PlainOutcomes:
         return self
 
     def __next__(self) -> tuple[int, Outcome]:
@@ -282,9 +283,20 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
 
     def close(self) -> None:
         """Cancel the calls that are left."""
-        self._fed = True
+        self._fed = self._closed = True
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             if job.deliver is not None:
                 self._thread.cancel(job)
         self._ready.put((-1, None, None))  # wakes who waits
+
+    def arrived(self) -> list[tuple[int, Outcome]]:
+        """See :meth:`.Outcomes.arrived`."""
+        if not self._closed:
+            raise RuntimeError("arrived() is for after the block: inside it, iterate")
+        with suppress(Empty):
+            while True:
+                index, outcome, error = self._ready.get_nowait()
+                if index >= 0 and error is None:
+                    self._arrived.append((index, outcome))
+        return self._arrived

@@ -272,14 +272,28 @@ class Client:
 
     def _outcome_at_once(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
         """The caller's outcome.  Raises TooMuchWork if that takes long; it is not received then."""
-        took_s = now_s - began_s
+        try:
+            outcome = self._read(ended, now_s - began_s, at_once=True)
+        except values.TooMuchWork:
+            raise
+        except BaseException:
+            if not isinstance(ended, Fail):
+                self._driver.received(ended)  # interrupted: nobody else takes the answer
+            raise
+        if not isinstance(ended, Fail):
+            self._driver.received(ended)
+        return outcome
+
+    def _read(self, ended: Ended, took_s: float, *, at_once: bool) -> Outcome:
+        """The outcome of a call that has ended.  With ``at_once``, raises TooMuchWork if that takes
+        long."""
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
         error: CallError | None = None
         value: Any = None
         try:
             if ended.status is Status.RESULT:
-                value = self._decode(ended.body, at_once=True)
+                value = self._decode(ended.body, at_once=at_once)
             else:
                 error = error_from_info(self._driver.core.error_of(ended))
         except values.TooMuchWork:
@@ -287,10 +301,6 @@ class Client:
         except Exception as problem:
             # Whatever went wrong (memory, say), the caller gets what there is.
             error = _not_decodable(problem, ended.body)
-        except BaseException:
-            self._driver.received(ended)  # interrupted: nobody else takes the answer
-            raise
-        self._driver.received(ended)
         return _outcome_of(ended, value, error, took_s)
 
     async def _outcome_large(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
@@ -313,7 +323,7 @@ class Client:
     async def run_many(
         self, inputs: Iterable[Any], *, in_flight: int = 1000,
         on_note: Callable[[int, Note], object] | None = None, **options: Unpack[CallOptions],
-    ) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
+    ) -> AsyncIterator[Outcomes]:  # fmt: skip
         """Run one rollout for each input, at most ``in_flight`` at a time::
 
             async with client.run_many(inputs) as outcomes:
@@ -321,7 +331,8 @@ class Client:
                     ...
 
         Outcomes come as they finish; an error is an outcome too.  Leaving the block early cancels
-        what is left.
+        what is left.  Outcomes that had come by then, and were not iterated, are those of
+        ``outcomes.arrived()``.
 
         Args:
             inputs: Input of each rollout; read as calls are made.
@@ -591,7 +602,7 @@ def check_in_flight(in_flight: object) -> None:
 async def run_parts(
     client: Client, parts: Iterable[tuple[str, Any]], in_flight: int,
     **options: Unpack[CallOptions],
-) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
+) -> AsyncIterator[Outcomes]:  # fmt: skip
     """Like :meth:`Client.run_many`, for evaluations: each input comes with what names its
     part of the key."""
     calls = starmap(checked(None, **options).member, parts)
@@ -636,12 +647,15 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._fed = self._closed = False
         self._under_way: dict[int, tuple[int, float]] = {}
         """Index of the input and moment of submission of each call without a task, by number."""
+        self._closed_s = 0.0
         self._tasks = 0
         """Calls that have a task of their own."""
         self._ended: deque[Ended] = deque()
         self._ready: deque[tuple[int, Outcome]] = deque()
-        self._ahead: set[int] = set()
-        """The indices of large outcomes that are being decoded, or ready."""
+        self._ahead: dict[int, tuple[Ended, float]] = {}
+        """The large outcomes that are being decoded, or ready, by index; with the moment of
+        submission."""
+        self._arrived: list[tuple[int, Outcome]] | None = None
         self._feeder = trio.lowlevel.ParkingLot()
         self._takers = trio.lowlevel.ParkingLot()
         self._taken = 0
@@ -682,8 +696,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             self._takers.unpark()
 
     def _put(self, index: int, outcome: Outcome) -> None:
-        if self._closed:
-            return  # its task had ended, and was not run again before the block ended
+        # Of a task that had ended, and was not run again before the block ended, it has arrived.
         self._ready.append((index, outcome))
         if self._takers:
             self._takers.unpark()
@@ -711,7 +724,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
-        while (taken := self._take()) is None:
+        while (taken := None if self._closed else self._take()) is None:
             if self._is_over():
                 raise StopAsyncIteration
             await self._takers.park()
@@ -732,7 +745,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     def _take(self) -> tuple[int, Outcome] | None:
         if self._ready:
             taken = self._ready.popleft()
-            self._ahead.discard(taken[0])
+            self._ahead.pop(taken[0], None)
             return taken
         while self._ended and len(self._ahead) < DECODED_AHEAD:
             ended = self._ended.popleft()
@@ -741,14 +754,36 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             try:
                 return index, self._client._outcome_at_once(ended, began_s, now_s)
             except values.TooMuchWork:
-                self._ahead.add(index)
+                self._ahead[index] = ended, began_s
                 self._start(index, self._client._outcome_large, ended, began_s, now_s)
         return None
 
     def close(self) -> None:
         """Cancel the calls that are left."""
-        self._closed = True
+        self._closed, self._closed_s = True, trio.current_time()
         self._driver.cancel(self._under_way)
-        self._ended.clear()
-        self._ready.clear()
         self._takers.unpark_all()
+
+    def arrived(self) -> list[tuple[int, Outcome]]:
+        """The outcomes that had come when the block ended and were not iterated, each with the
+        index of its input.  Large ones are decoded here.
+
+        Raises RuntimeError before the end of the block: until then, iterate."""
+        if not self._closed:
+            raise RuntimeError("arrived() is for after the block: inside it, iterate")
+        if self._arrived is None:
+            found = [*self._ready]
+            ready = {index for index, _ in found}
+            left = [(i, *rest) for i, rest in self._ahead.items() if i not in ready]
+            for ended in self._ended:
+                index, began_s = self._under_way[ended.call]
+                left.append((index, ended, began_s))
+            for index, ended, began_s in left:
+                outcome = self._client._read(ended, self._closed_s - began_s, at_once=False)
+                found.append((index, outcome))
+            self._arrived = found
+            self._ready.clear()
+            self._ended.clear()
+            self._under_way.clear()
+            self._ahead.clear()
+        return self._arrived
