@@ -189,7 +189,7 @@ MADE_BY: Mapping[str, str] = {
     "conflict": "client, of `Refused`", "key-conflict": "client, of `Refused`",
     "unknown-key": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
     "interpreter-held": "router",
-    "execution-limit": "router",
+    "execution-limit": "router; worker",
     "environment-broken": "router", "not-durable": "router",
     "never-started": "router; client", "no-answer": "router; client",
     "cancelled": "worker, router",

@@ -14,6 +14,7 @@ const VERSION = 2;
 const HELLO = 64, BROKEN = 65, BEAT = 66, OUTCOME = 67, MISSING = 68, DECLINED = 69, ANNOUNCED = 70;
 const DISPATCH = 80, STOP = 81, STATE = 82, RETIRE = 83, START = 84, FETCH = 85;
 const RESULT = 0, ERROR = 1, CANCELLED = 2;
+const LONGEST_MS = 2 ** 31 - 1; // of a timer
 
 export function serve(environment) {
   const host = new Host(environment);
@@ -102,7 +103,7 @@ class Host {
     });
   }
 
-  #dispatch(body, session, sequence, number, client) {
+  #dispatch(body, session, sequence, number, client, traceparent, late_s) {
     if (!this.#seen.add(number)) return;
     const request = { session: Buffer.from(session), sequence, number, client };
     if (this.#stoppedEarly.delete(number)) {
@@ -112,10 +113,12 @@ class Host {
     }
     const controller = new AbortController();
     this.#running.set(number, controller);
-    this.#execute(request, Buffer.from(body), controller.signal);
+    const lateMs = Math.ceil(1000 * (late_s ?? Infinity));
+    const late = lateMs > LONGEST_MS ? new AbortController().signal : AbortSignal.timeout(lateMs);
+    this.#execute(request, Buffer.from(body), controller.signal, late);
   }
 
-  async #execute(request, body, signal) {
+  async #execute(request, body, signal, late) {
     const began = performance.now();
     const seconds = () => (performance.now() - began) / 1000;
     let asked;
@@ -128,7 +131,7 @@ class Host {
       return;
     }
     try {
-      const value = await this.#environment.rollout(asked.input, { signal, request: asked });
+      const value = await this.#environment.rollout(asked.input, { signal, late, request: asked });
       this.#end(request, RESULT, value ?? null, seconds());
     } catch (error) {
       const [status, record] = this.#failure(error, signal);

@@ -65,7 +65,10 @@ CALLS = [
 
 def test_the_numbers_of_a_method_are_found_by_their_types():
     many = [name for method, name in CALLS if method == "run_many"]
-    assert many == ["in_flight", "max_retries", "max_executions", "timeout_s", "execution_s"]
+    assert many == [
+        "in_flight", "max_retries", "max_executions", "timeout_s", "execution_s", "grace_s",
+        "working_s",
+    ]  # fmt: skip
 
 
 async def call_of(client: Client, method: str, options: dict[str, Any]) -> Any:

@@ -34,6 +34,8 @@ WRONG: dict[str, list[Any]] = {
         True, False, math.nan, 0, -1, -(10**400), "5", object(), numpy.timedelta64(5, "ns"),
     ],
     "execution_s": [True, 0, -1, math.nan, math.inf, 1e12, "5", object()],
+    "grace_s": [True, 0, -1, math.nan, math.inf, 1e12, "5", object(), 5.0],
+    "working_s": [True, 0, -1, math.nan, math.inf, 1e12, "5", object()],
     "max_executions": [True, 2**63, 0, 1.0, 1.5],
     "max_retries": [-1, 1.0, True],
     "rerun": ["yes", 1],
@@ -226,3 +228,53 @@ def test_only_a_keyed_input_is_encoded_in_one_order() -> None:
     for key, same in ((None, False), ("k", True)):
         bodies = [bytes(checked(each, key=key).encoded(WireLimits())) for each in (one, other)]
         assert (bodies[0] == bodies[1]) is same
+
+
+# -- grace ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "terms"),
+    [
+        ({"timeout_s": 60, "grace_s": 5}, Terms(limit_s=65.0, grace_s=5.0)),
+        ({"execution_s": 60, "grace_s": 5}, Terms(execution_s=65.0, grace_s=5.0)),
+        (
+            {"timeout_s": 60, "execution_s": 30, "grace_s": 5},
+            Terms(limit_s=65.0, execution_s=35.0, grace_s=5.0),
+        ),
+        (
+            {"timeout_s": math.inf, "execution_s": 30, "grace_s": 5},
+            Terms(limit_s=math.inf, execution_s=35.0, grace_s=5.0),
+        ),
+        # The time limit of a call with a key ends the wait, and so has no grace.
+        (
+            {"timeout_s": 60, "execution_s": 30, "grace_s": 5, "key": "k"},
+            Terms(limit_s=60.0, execution_s=35.0, grace_s=5.0),
+        ),
+    ],
+)
+def test_a_grace_makes_its_limits_longer(options: dict[str, Any], terms: Terms) -> None:
+    assert checked("x", **options).terms == terms
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"grace_s": 5}, "grace_s belongs to a limit: give timeout_s or execution_s, too"),
+        ({"grace_s": 5, "timeout_s": math.inf}, "grace_s belongs to a limit"),
+        ({"grace_s": 5, "working_s": 5}, "grace_s belongs to a limit"),
+        ({"grace_s": 5, "timeout_s": 60, "key": "k"}, "with a key belongs to execution_s"),
+        (
+            {"grace_s": 9e11, "execution_s": 9e11},
+            r"execution_s \+ grace_s must be a positive number below 1e\+12",
+        ),
+    ],
+)
+def test_a_grace_without_a_limit_is_refused_in_words(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        checked("x", **options)
+
+
+def test_limit_of_work_is_a_part_of_the_body_where_there_is_one() -> None:
+    assert as_dict(bytes(checked("x", working_s=5).encoded(WireLimits())))["working_s"] == 5.0
+    assert "working_s" not in as_dict(bytes(checked("x").encoded(WireLimits())))

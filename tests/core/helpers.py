@@ -164,7 +164,7 @@ def work_of(session: int = 1, sequence: int = 0, **fields: Any) -> Work:
     fields = {"rerun": None, "allowance": 1, "body": b"x", **fields}
     return Work(
         account, sequence, None, b"d" * 16, body_bytes=1,
-        traceparent=None, execution_s=None, **fields,
+        traceparent=None, execution_s=None, grace_s=None, **fields,
     )  # fmt: skip
 
 

@@ -344,6 +344,14 @@ def test_g7_what_was_forgotten_is_not_there_again():
     assert other.router.works.next_number == 1
 
 
+def test_the_limit_and_the_grace_of_what_a_server_left_are_those_that_it_was_opened_with():
+    first = Journaled()
+    first.call(execution_s=65.0, grace_s=5.0)
+    other = crashed(first, 1)
+    other.disk()
+    assert [run.late_s for _, run in other.runs] == [60.0]
+
+
 def test_who_had_asked_counts_until_the_orphan_deadline():
     first = Journaled.asked()
     other = crashed(first, 1)
@@ -388,6 +396,8 @@ def test_much_that_waited_goes_on_in_portions():
         Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", bytes(16), 7),
         Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", execution_s=2.5),
         Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", bytes(16), 7, 2.5),
+        Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", bytes(16), 7, 2.5, 1.5),
+        Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", grace_s=1.5),
         Joined(1, bytes(16)),
         Started(1),
         Completed(1, (b"header", b"payload")),

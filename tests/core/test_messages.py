@@ -39,6 +39,7 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "bool": [0, 1, None],
     "bool / null": [0, 1, "true"],
     "seconds / null": [-0.1, math.inf, math.nan, 1e12, True, "1"],
+    "seconds": [None, -0.1, math.inf, math.nan, 1e12, True, "1"],
     "spans": [[1], [2, 1], [1, 1], [0, 2, 2, 3], [-1, 1], [0, MAX_UINT], [0, 1.0], None, {}],
     "{* tstr => any}": [[], None, {1: 2}, {b"a": 1}],
     "digest": [b"d" * 31, b"d" * 33, "d" * 32, None],
@@ -55,7 +56,7 @@ def example(cls: Any) -> list[Any]:
     """Good fields of a message."""
     plain: dict[str, Any] = {
         "uint": 1, "positive": 1, "id": b"i" * 16, "tstr": "text", "bool": True,
-        "bool / null": None, "seconds / null": 1.5, "spans": [0, 2, 3, 4],
+        "bool / null": None, "seconds / null": 1.5, "seconds": 2.5, "spans": [0, 2, 3, 4],
         "{* tstr => any}": {"a": [1]}, "digest": b"d" * 32, "bstr": b"key",
         "tag": b"tag", "1..3": 2, ABOUT_CDDL: "keys",
         "[* note]": [b"note", b""], "traceparent": TRACEPARENT,

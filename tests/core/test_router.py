@@ -862,6 +862,94 @@ def test_the_limit_of_a_key_is_that_of_the_ask_that_opened_it():
     assert not other.answers
 
 
+# -- grace ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server_s", "limits", "late_s"),
+    [
+        (None, {"limit_s": 65.0, "grace_s": 5.0}, 60.0),
+        (None, {"execution_s": 65.0, "grace_s": 5.0}, 60.0),
+        (None, {"limit_s": 65.0, "execution_s": 35.0, "grace_s": 5.0}, 30.0),
+        (None, {"limit_s": 65.0, "execution_s": 135.0, "grace_s": 5.0}, 60.0),
+        (20, {"limit_s": 65.0, "grace_s": 5.0}, 15.0),  # the server's own limit ends it first
+        (20, {"execution_s": 65.0, "grace_s": 50.0}, 0.0),
+        (20, {"limit_s": 65.0}, None),
+        (None, {"limit_s": 65.0}, None),
+        (None, {"grace_s": 5.0}, None),  # of a foreign client, which has no limit
+        (20, {"grace_s": 5.0}, 15.0),
+    ],
+)
+def test_a_rollout_is_late_its_grace_before_the_first_of_its_limits(
+    server_s: int | None, limits: dict[str, Any], late_s: float | None
+):
+    pair = Pair(server={"execution_s": server_s})
+    pair.submit(**limits)
+    assert pair.runs[0][1].late_s == late_s
+
+
+def test_waiting_for_a_worker_takes_from_the_time_until_a_deadline_and_not_of_an_execution():
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit(b"first")
+    pair.submit(b"second", limit_s=65.0, grace_s=5.0)
+    pair.submit(b"third", execution_s=65.0, grace_s=5.0)
+    pair.submit(b"fourth", limit_s=65.0, grace_s=30.0)
+    for _ in range(3):
+        pair.advance(20.0)
+        pair.end()
+    assert [run.late_s for _, run in pair.runs] == [None, 40.0, 60.0, 0.0]
+
+
+def test_a_late_rollout_ends_at_its_limit_as_any_other():
+    pair = Pair()
+    pair.submit(limit_s=65.0, grace_s=5.0)
+    pair.submit(execution_s=30.0, grace_s=5.0)
+    pair.beat()
+    pair.advance(66.0)
+    assert (pair.failure(0).code, pair.failure(1).code) == ("deadline", "execution-limit")
+    told = "the 30 s that the call lets an execution last (its execution_s, and 5 s of them its"
+    assert pair.failure(1).message.startswith(told)
+
+
+def test_a_dispatch_that_was_lost_says_again_how_long_it_is_until_then():
+    pair = Pair()
+    with pair.losing(messages.Dispatch):
+        pair.submit(execution_s=65.0, grace_s=5.0)
+        pair.advance(20.0)
+    assert not pair.runs
+    pair.beat()
+    pair.settle()
+    assert pair.runs[0][1].late_s == 40.0
+
+
+def test_a_request_that_comes_again_moves_no_deadline():
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit(b"first")
+    pair.submit(b"second", limit_s=65.0, grace_s=5.0)
+    request = pair.sent_of(messages.Request)[-1]
+    pair.advance(20.0)
+    pair.tell(request, b"second")
+    pair.end()
+    assert pair.runs[-1][1].late_s == 40.0
+
+
+def test_a_further_execution_has_what_is_left_until_the_deadline():
+    pair = Pair(rerun=True)
+    pair.submit(limit_s=65.0, execution_s=105.0, grace_s=5.0)
+    pair.advance(20.0)
+    pair.die()
+    pair.advance(20.0)
+    assert pair.runs[0][1].late_s == 60.0
+    assert 20.0 <= (pair.runs[1][1].late_s or 0.0) <= 40.0
+
+
+def test_the_grace_of_a_key_belongs_to_its_executions_and_not_to_the_waits():
+    pair = Keyed()
+    pair.call(limit_s=20.0, execution_s=65.0, grace_s=5.0)
+    pair.call(execution_s=35.0, grace_s=30.0)  # joins it
+    assert [run.late_s for _, run in pair.runs] == [60.0]
+
+
 # -- portions ---------------------------------------------------------------------------
 # What ends many requests at once answers them in portions, so that no turn of the loop is
 # long: a server that closed answered 4,000 in one, which took 143 ms (G10).

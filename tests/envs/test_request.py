@@ -43,6 +43,11 @@ WRONG = [
     ("roles", {"judge": ""}),
     ("roles", {"judge": None}),
     ("roles", {1: "oracle"}),
+    ("working_s", 0),
+    ("working_s", -1.0),
+    ("working_s", float("nan")),
+    ("working_s", True),
+    ("working_s", "5"),
 ]
 
 

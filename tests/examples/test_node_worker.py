@@ -81,6 +81,24 @@ async def test_large_outcomes_of_many_small_things_are_padded(example: Path):
     assert value == [{"x": x} for x in range(100_000)]
 
 
+async def test_a_rollout_is_told_that_it_is_late(example: Path):
+    (example / "late.mjs").write_text(
+        'import { serve } from "./envserve.mjs";\n'
+        'serve({ name: "late", rollout: (input, { late }) => new Promise((give) => {\n'
+        '  const end = () => give("late");\n'
+        '  if (late.aborted) end(); else late.addEventListener("abort", end);\n'
+        "}) });\n"
+    )
+    command = ["node", str(example / "late.mjs")]
+    with trio.fail_after(120):
+        async with (
+            open_server(worker_command=command) as server,
+            open_client(server.address) as client,
+        ):
+            assert await client.run_rollout(1, timeout_s=0.3, grace_s=100) == "late"
+            assert await client.run_rollout(1, execution_s=0.3, grace_s=100) == "late"
+
+
 READ = """
 import { decode } from "./bodies.mjs";
 const values = JSON.parse(process.argv[1]).values.filter((each) => "json" in each.value);

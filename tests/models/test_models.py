@@ -207,8 +207,10 @@ def test_the_total_counts_what_each_rollout_does():
     second.answered(Completion("b"), 0.2)
     assert first.to_record() == {
         "calls": 1, "failed": 0, "retries": 1, "prompt_tokens": 3, "completion_tokens": 2,
+        "waited_s": 0.0,
     }  # fmt: skip
     assert total.to_record() == {
         "calls": 2, "failed": 1, "retries": 1, "prompt_tokens": 3, "completion_tokens": 2,
+        "waited_s": 0.0,
     }  # fmt: skip
     assert took.to_record() == {"sum_s": 4.4, "most_s": 4.0, "0.25": 2, "5": 1}

@@ -170,7 +170,7 @@ class RawWorker:
         elif kind == FETCH:
             self.fetch(numbers(fields[0]), numbers(fields[1]))
 
-    def execute(self, body, session, sequence, number, client):
+    def execute(self, body, session, sequence, number, client, traceparent=None, late_s=None):
         self.seen.add(number)
         try:
             asked, status = cbor2.loads(body)["input"], 0
@@ -196,6 +196,8 @@ class RawWorker:
                     "lock": os.readlink(f"/proc/self/fd/{os.environ['TRIO_ENVSERVE_LOCK_FD']}"),
                 }  # fmt: skip
         value = {"echo": asked, "number": number}
+        if late_s is not None:
+            value["late_s"] = late_s
         if number in self.stopped:
             status, value = 2, refusal("cancelled", "it never began")
         elif status:

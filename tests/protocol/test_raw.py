@@ -157,6 +157,16 @@ async def test_a_command_is_told_what_it_is_to_host(environment: str | None):
 
 
 @pytest.mark.real
+async def test_a_raw_worker_is_told_when_a_rollout_is_late():
+    async with raw_pool() as (_, client):
+        by_deadline = await client.run_rollout("a", timeout_s=100, grace_s=5)
+        by_limit = await client.run_rollout("b", execution_s=50, grace_s=5)
+        assert "late_s" not in await client.run_rollout("c", timeout_s=100)
+    assert by_limit["late_s"] == 50.0
+    assert 0.0 < by_deadline["late_s"] <= 100.0
+
+
+@pytest.mark.real
 async def test_a_worker_can_only_speak_for_itself():
     """A message counts as the word of the worker by whose stream it came."""
     async with raw_pool(workers=2) as (server, client):

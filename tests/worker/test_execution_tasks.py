@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import tempfile
 import threading
+import types
 from collections import Counter
 from typing import Any
 
@@ -25,6 +26,8 @@ from trio_envserve.core.limits import MIB
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BeginRun
 from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.models import registry
+from trio_envserve.models.interface import Completion, RolloutModel
 from trio_envserve.worker.execution_tasks import PORTION, TURN_S, ExecutionTasks
 from trio_envserve.worker.outcomes import OutcomeMaker
 from trio_envserve.worker.parking import Parking
@@ -326,3 +329,121 @@ async def test_execution_that_waits_for_the_disk_can_be_cancelled(monkeypatch):
     status, error = ends[second]
     assert (status, error.verdict) == (Status.CANCELLED, Verdict.DID_NOT_RUN)
     assert began == ["first"]
+
+
+# -- working time -----------------------------------------------------------------------
+
+
+def limited(router, given, working_s, late_s=None):
+    return router.dispatch(given, late_s, working_s=working_s)
+
+
+async def test_execution_that_works_for_too_long_has_run_and_failed(autojump_clock):
+    ended = []
+
+    async def body(rollout):
+        try:
+            await trio.sleep(rollout.input)
+        finally:
+            ended.append(rollout.input)
+        return "in time"
+
+    async with opened(body, patience_s=5000) as (router, _):
+        numbers = [limited(router, given_s, 10.0) for given_s in (9.0, 1000.0)]
+        found = await router.outcomes(2)
+    assert found[numbers[0]] == (Status.RESULT, "in time")
+    status, error = found[numbers[1]]
+    assert (status, error.code, error.verdict) == (
+        Status.ERROR, "execution-limit", Verdict.RAN_AND_FAILED,
+    )  # fmt: skip
+    assert error.message.startswith("the 10 s that the call lets an execution work (its working_s)")
+    assert error.duration_s == pytest.approx(10.0)
+    assert ended == [9.0, 1000.0]
+
+
+class Waiting(RolloutModel):
+    """A model whose calls wait for an hour, and are answered after a second."""
+
+    def __init__(self, asker=None):
+        self.asker = asker
+
+    def for_rollout(self, asker):
+        return Waiting(asker)
+
+    async def complete(self, messages, **how):
+        wait = types.SimpleNamespace(since_s=trio.current_time(), sent_s=None)
+        self.asker.endpoint_waits.begin(wait)
+        try:
+            await trio.sleep(3600.0)
+            wait.sent_s = trio.current_time()
+            await trio.sleep(1.0)
+        finally:
+            self.asker.endpoint_waits.end(wait, trio.current_time())
+        return Completion("x")
+
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_waits_for_the_endpoint_are_no_work(monkeypatch, autojump_clock):
+    monkeypatch.setattr(registry, "BUILT_IN", {"oracle": lambda endpoint: Waiting()})
+
+    async def body(rollout):
+        for _ in range(rollout.input):
+            await rollout.ask([{"role": "user", "content": "x"}])
+            await trio.sleep(1.0)
+        return {}
+
+    async with opened(body, patience_s=1e9) as (router, _):
+        numbers = [limited(router, calls, 10.0) for calls in (4, 9)]
+        found = await router.outcomes(2)
+    status, value = found[numbers[0]]
+    assert (status, value["usage"]["waited_s"]) == (Status.RESULT, 4 * 3600.0)
+    status, error = found[numbers[1]]
+    assert (status, error.code) == (Status.ERROR, "execution-limit")
+    assert "(it has waited for the model's endpoint for 18000.0 s besides)" in error.message
+    assert error.duration_s == pytest.approx(5 * 3602.0, abs=1.0)
+
+
+async def test_value_that_is_returned_all_the_same_counts(autojump_clock):
+    async def body(rollout):
+        with trio.CancelScope(shield=True):
+            await trio.sleep(20.0)
+        return "done"
+
+    async with opened(body, patience_s=5000) as (router, _):
+        number = limited(router, None, 10.0)
+        found = await router.outcomes(1)
+    assert found[number] == (Status.RESULT, "done")
+
+
+async def test_cancel_that_comes_before_the_limit_of_work_is_a_cancel(autojump_clock):
+    async def body(rollout):
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(20.0)
+
+    async with opened(body, patience_s=5000) as (router, _):
+        number = limited(router, None, 10.0)
+        await trio.sleep(5.0)
+        router.send(messages.Stop([number, number + 1]))
+        found = await router.outcomes(1)
+    assert found[number][0] is Status.CANCELLED
+
+
+async def test_limit_of_work_holds_beside_code_that_left_a_nursery_open(autojump_clock):
+    """The nursery of all executions fails, and the limit must not end with it."""
+
+    async def body(rollout):
+        if rollout.input == "leave":
+            return await leave_nursery(rollout)
+        await trio.sleep_forever()
+
+    async with opened(body, patience_s=5000) as (router, _):
+        number = limited(router, "stay", 10.0)
+        await trio.sleep(1.0)
+        router.dispatch("leave")
+        found = await router.outcomes(2)
+    assert found[number][1].code == "execution-limit"

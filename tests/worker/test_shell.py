@@ -49,13 +49,15 @@ class Router:
     def send(self, message, *body):
         self.stream.send_nowait((INCARNATION, messages.encode(message), *body))
 
-    def dispatch(self, given, **more):
+    def dispatch(self, given, late_s=None, **more):
         self.number += 1
         asked = RolloutRequest(
             kind=more.pop("kind", "rollout"), input=given, endpoint="oracle", model_name="m", **more
         )
         body = values.encode(asked.to_body(), root="input", limits=WIRE)
-        dispatch = messages.Dispatch(b"s" * 16, self.number, self.number, "c", self.traceparent)
+        dispatch = messages.Dispatch(
+            b"s" * 16, self.number, self.number, "c", self.traceparent, late_s
+        )
         self.send(dispatch, body)
         return self.number
 
@@ -524,3 +526,46 @@ async def test_an_outcome_says_how_long_its_execution_took(autojump_clock: objec
         router.dispatch(3)
         (outcome,) = await heard(router.stream)
         assert outcome.duration_s == pytest.approx(3.0)
+
+
+# -- late rollouts ----------------------------------------------------------------------
+
+
+async def test_rollout_is_late_when_its_dispatch_says_and_others_are_never(autojump_clock):
+    async def play(rollout):
+        with trio.move_on_after(1000):
+            await rollout.late.wait()
+        return {"after_s": trio.current_time() - began_s, "left_s": rollout.late.left_s()}
+
+    async with opened(play, patience_s=5000) as (router, _):
+        began_s = trio.current_time()
+        numbers = [router.dispatch(None, late_s) for late_s in (5.0, 0.0, None)]
+        found = await router.outcomes(3)
+    assert [found[number][1] for number in numbers] == [
+        {"stop": "deadline", "after_s": 5.0, "left_s": 0.0},
+        {"stop": "deadline", "after_s": 0.0, "left_s": 0.0},
+        {"after_s": 1000.0, "left_s": float("inf")},
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_rollout_in_each_backend_sees_that_it_is_late(backend):
+    class Waits:
+        def __init__(self):
+            self.backend = backend
+            self.run_rollout = self.plain if backend == "thread" else self.coroutine
+
+        def plain(self, rollout):
+            while not rollout.late.is_set():
+                time.sleep(rollout.late.left_s())
+            return {"backend": "thread"}
+
+        async def coroutine(self, rollout):
+            await rollout.late.wait()
+            assert rollout.late.is_set()
+            return {"backend": backend}
+
+    async with opened(Waits()) as (router, _):
+        number = router.dispatch(None, 0.05)
+        found = await router.outcomes(1)
+    assert found[number] == (Status.RESULT, {"stop": "deadline", "backend": backend})

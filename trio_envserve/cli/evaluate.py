@@ -190,6 +190,13 @@ class Eval(WithEndpoints):
     execution_s: float | None = option(
         None, "How long one execution may last, without its waiting for a worker.", above=0
     )
+    grace_s: float | None = option(
+        None, "How long after these a rollout that is late may still give what it has.", above=0
+    )
+    working_s: float | None = option(
+        None, "How long one execution may last, without its waiting for the model's endpoint.",
+        above=0,
+    )  # fmt: skip
     wait_s: float = option(
         30.0, "How long to wait for a server that is not there yet, or was lost.", above=0
     )
@@ -228,7 +235,8 @@ class Eval(WithEndpoints):
             "model": self.model, "model_name": self.model_name, "max_retries": self.max_retries,
             "rerun": self.rerun, "max_executions": self.max_executions,
             "state_columns": self.state_column, "sampling_args": dict(self.sampling or {}),
-            "timeout_s": self.timeout_s, "execution_s": self.execution_s, "roles": self.roles,
+            "timeout_s": self.timeout_s, "execution_s": self.execution_s,
+            "grace_s": self.grace_s, "working_s": self.working_s, "roles": self.roles,
         }  # fmt: skip
 
     def run(self) -> dict[str, Any]:

@@ -55,6 +55,14 @@ class CallOptions(TypedDict, total=False):
     """Longest time of one execution in seconds, from its dispatch on: a request that waits for a
     worker loses nothing of it.  The server's own limit, if it is less, holds.  The error is
     :class:`~trio_envserve.ExecutionLimit`.  Of a key, that of the call that opened it holds."""
+    grace_s: float | None
+    """Time after ``timeout_s`` or ``execution_s`` in seconds, in which the rollout is late and may
+    still give what it has: the result has ``stop: "deadline"`` then.  After both the call ends as
+    without a grace.  With a key it belongs to ``execution_s``."""
+    working_s: float | None
+    """Longest time of one execution in seconds, less the time in which the rollouts waited for the
+    model's endpoint.  The error is :class:`~trio_envserve.ExecutionLimit`.  With a key it is a part
+    of the input."""
     traceparent: str | None
     """The span below which its spans are, as in the HTTP header of that name; None: the
     current one of this process, if it keeps traces."""
@@ -80,6 +88,7 @@ class Terms(NamedTuple):
     key: CallKey | None = None
     traceparent: str | None = None
     execution_s: float | None = None
+    grace_s: float | None = None
 
 
 _NO_TERMS = Terms()
@@ -138,7 +147,8 @@ def checked(
     model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
     state_columns: Sequence[str] = (), rerun: bool | None = None,
     max_executions: int | None = None, timeout_s: float | None = None,
-    execution_s: float | None = None, key: str | None = None,
+    execution_s: float | None = None, grace_s: float | None = None,
+    working_s: float | None = None, key: str | None = None,
     namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> Asked:  # fmt: skip
@@ -146,7 +156,11 @@ def checked(
     columns = _columns(state_columns)
     if max_retries:  # anything else that is no number is refused with the others
         max_retries = natural("max_retries", max_retries)
-    request = _request(kind, model, model_name, sampling_args, max_retries, columns, roles)
+    if working_s is not None:
+        working_s = limit_of_execution(working_s, "working_s")
+    request = _request(
+        kind, model, model_name, sampling_args, max_retries, columns, roles, working_s
+    )
     if kind == "group":
         check_members(input)
         input = list(input)
@@ -154,7 +168,7 @@ def checked(
         check_stored(input)
     name = None if key is None else key_name(key, namespace)
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
-    if not on_terms and traceparent is None and execution_s is None:
+    if not on_terms and traceparent is None and execution_s is None and grace_s is None:
         return Asked(request, input, _NO_TERMS, name)
     _checked_rerun(rerun)
     if max_executions is not None:
@@ -162,7 +176,10 @@ def checked(
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
     limit_s, most_s = seconds(timeout_s), limit_of_execution(execution_s)
-    terms = Terms(rerun, max_executions, limit_s, None, traceparent, most_s)
+    if grace_s is not None:
+        grace_s = limit_of_execution(grace_s, "grace_s")
+        limit_s, most_s = _with_grace(limit_s, most_s, grace_s, is_keyed=name is not None)
+    terms = Terms(rerun, max_executions, limit_s, None, traceparent, most_s, grace_s)
     return Asked(request, input, terms, name)
 
 
@@ -170,16 +187,37 @@ def checked(
 checked.__qualname__ = "CallOptions"
 
 
+def _with_grace(
+    limit_s: float | None, most_s: float | None, grace_s: float | None, *, is_keyed: bool
+) -> tuple[float | None, float | None]:
+    """The limits, each longer by the grace.  ConfigError if there is none to which it belongs.
+
+    The time limit of a call with a key ends the wait and not the work, so it has no grace."""
+    assert grace_s is not None
+    if is_keyed and most_s is None:
+        raise ConfigError(
+            "grace_s of a call with a key belongs to execution_s, which is missing: the timeout_s "
+            "of such a call ends the wait and not the work"
+        )
+    if most_s is None and (limit_s is None or limit_s >= MOST_SECONDS):
+        raise ConfigError("grace_s belongs to a limit: give timeout_s or execution_s, too")
+    if limit_s is not None and not is_keyed:
+        limit_s += grace_s
+    if most_s is not None:
+        most_s = limit_of_execution(most_s + grace_s, "execution_s + grace_s")
+    return limit_s, most_s
+
+
 def _request(
     kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
-    max_retries: int, columns: Any, roles: Mapping[str, str] | None,
+    max_retries: int, columns: Any, roles: Mapping[str, str] | None, working_s: float | None,
 ) -> Mapping[str, Any]:  # fmt: skip
     """The body of these options, without an input."""
     any_input: Any = {"input": None, "value": None} if kind == "rescore" else (None,)
     request = RolloutRequest(
         kind=kind, input=any_input, endpoint=model, model_name=model_name,
         sampling_args={} if sampling_args is None else sampling_args, max_retries=max_retries,
-        state_columns=columns, roles=NO_ROLES if roles is None else roles,
+        state_columns=columns, roles=NO_ROLES if roles is None else roles, working_s=working_s,
     )  # fmt: skip
     return request.to_body()
 

@@ -151,7 +151,8 @@ class Client:
         sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
         state_columns: Sequence[str] = (), rerun: bool | None = None,
         max_executions: int | None = None, timeout_s: float | None = None,
-        execution_s: float | None = None, key: str | None = None,
+        execution_s: float | None = None, grace_s: float | None = None,
+        working_s: float | None = None, key: str | None = None,
         namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
         roles: Mapping[str, str] | None = None,
     ) -> Outcome:  # fmt: skip
@@ -162,8 +163,9 @@ class Client:
         asked = checked(
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,
-            max_executions=max_executions, timeout_s=timeout_s, execution_s=execution_s, key=key,
-            namespace=namespace, traceparent=traceparent, roles=roles,
+            max_executions=max_executions, timeout_s=timeout_s, execution_s=execution_s,
+            grace_s=grace_s, working_s=working_s, key=key, namespace=namespace,
+            traceparent=traceparent, roles=roles,
         )  # fmt: skip
         return await self._run(asked)
 
@@ -645,9 +647,9 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._on_note = on_note
         self._room = in_flight
         self._fed = self._closed = False
+        self._closed_s = 0.0
         self._under_way: dict[int, tuple[int, float]] = {}
         """Index of the input and moment of submission of each call without a task, by number."""
-        self._closed_s = 0.0
         self._tasks = 0
         """Calls that have a task of their own."""
         self._ended: deque[Ended] = deque()

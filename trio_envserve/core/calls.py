@@ -98,6 +98,8 @@ class Call:
     """Span of the caller."""
     execution_s: float | None = None
     """Longest time of each execution, in seconds; None: the server's limit."""
+    grace_s: float | None = None
+    """End of these limits in which the rollout is late, in seconds; None: there is none."""
     asks_for: KeyName | None = None
     """Name of the key whose input it sends, so that its caller counts for the work."""
     held_as: str = ""
@@ -476,7 +478,7 @@ class Calls:
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
-        number, body, now_s, rerun, most, limit_s, key, traceparent, execution_s = asked
+        number, body, now_s, rerun, most, limit_s, key, traceparent, execution_s, grace_s = asked
         assert number not in self.live, "this number was given before"
         if most is None:
             most = self.limits.max_executions
@@ -484,7 +486,7 @@ class Calls:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
             number, body, rerun, most, limit_s, now_s, key=key, traceparent=traceparent,
-            execution_s=execution_s,
+            execution_s=execution_s, grace_s=grace_s,
         )  # fmt: skip
         if key is not None:
             if key.act is _ASK:
@@ -561,6 +563,7 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     call.request = _request((
         session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
         call.execution_s, call.traceparent, *named, call.earlier if call.may_have_run else None,
+        call.grace_s,
     ))  # fmt: skip
     return ((CallAction.TRANSMIT, call),)
 

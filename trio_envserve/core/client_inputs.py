@@ -42,6 +42,8 @@ class CallSubmitted(NamedTuple):
     """Span of the caller."""
     execution_s: float | None = None
     """Longest time of each execution, in seconds; None: the server's limit."""
+    grace_s: float | None = None
+    """End of these limits in which the rollout is late, in seconds; None: there is none."""
 
 
 class OutcomeReceived(NamedTuple):

@@ -18,6 +18,7 @@ from .fields import (
     Id,
     Name,
     NoteList,
+    OptionalSeconds,
     Record,
     Seconds,
     Spans,
@@ -53,14 +54,15 @@ class Request(NamedTuple):
     ``rerun`` is consent (null: as the environment declares); ``allowance`` the
     most executions that may be started for it, in all its sessions.  ``deadline_s`` is when it
     is answered at the latest, counted from its arrival; ``execution_s`` how long each execution
-    may last, counted from its dispatch (null: as long as the server lets any).  ``traceparent``
-    is the caller's span, and no part of what ``digest`` is about.
+    may last, counted from its dispatch (null: as long as the server lets any).  ``grace_s`` is the
+    end of that time in which the rollout is late: it has been told, and is to give what it has.
+    ``traceparent`` is the caller's span, and no part of what ``digest`` is about.
 
-    ``namespace`` and ``key`` name work that others may ask for, too; of such ``allowance`` and
-    ``execution_s`` are those of the request that begins it.  ``act``: null ask, 1 attach, 2
-    cancel, 3 forget.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
-    issued again, since its session was unknown, and of its allowance so many may have been
-    started or may still run; all of it, where nothing proves that they have ended.
+    ``namespace`` and ``key`` name work that others may ask for, too; of such ``allowance``,
+    ``execution_s`` and ``grace_s`` are those of the request that begins it.  ``act``: null ask,
+    1 attach, 2 cancel, 3 forget.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the
+    request is issued again, since its session was unknown, and of its allowance so many may have
+    been started or may still run; all of it, where nothing proves that they have ended.
     Body: of an ask the encoded value, else empty.
     """
 
@@ -77,6 +79,7 @@ class Request(NamedTuple):
     act: Act = None
     tag: Tag = None
     earlier: Count = None
+    grace_s: OptionalSeconds = None
 
 
 class Finish(NamedTuple):

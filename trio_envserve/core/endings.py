@@ -106,7 +106,8 @@ def _rows() -> tuple[Ending, ...]:
         # it ran and failed otherwise
         row("deadline", failed, caller, True, True, "it was stopped at the caller's limit"),
         row("execution-limit", failed, environment, True, True,
-            "its execution lasted for longer than execution_s, of the call or of the server"),
+            "its execution lasted for longer than execution_s, of the call or of the server, or "
+            "worked for longer than working_s"),
         row("outcome-not-encodable", failed, environment, True, False,
             "the environment's result has no encoding"),
         row("outcome-not-decodable", failed, environment, True, False,

@@ -225,8 +225,9 @@ class DeadlineExceeded(RanAndFailed):
 
 
 class ExecutionLimit(DeadlineExceeded):
-    """The execution lasted for longer than ``execution_s``, of the call or of the server, and
-    was stopped.  The message says whose limit it was."""
+    """The execution lasted for longer than ``execution_s``, of the call or of the server, or
+    worked for longer than the call's ``working_s``, and was stopped.  The message says which
+    limit it was."""
 
     code = "execution-limit"
 

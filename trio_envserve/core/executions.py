@@ -43,6 +43,7 @@ from typing import Any, Protocol
 
 from . import messages
 from .account import Account, Accounts
+from .clock import AwakeClock
 from .journal import Journal
 from .messages import Dispatch, Fetch, Statement
 from .permits import PermitClaim, Permits
@@ -106,6 +107,8 @@ class Execution:
     """Its last note; empty until there is one."""
     after: int = 0
     """Number of journal records that must be safe before the dispatch is sent."""
+    late_at: float | None = None
+    """Moment at which its rollout is late, on the awake clock; None: never."""
     stop_s: float | None = None
     """Moment at which it was told to stop, on the awake clock."""
     taken_back: bool = False
@@ -290,8 +293,11 @@ class Worker:
 class Dispatches:
     """All dispatches whose executions have not ended."""
 
-    def __init__(self, announced: Announcements, journal: Journal, out: list[RouterEffect]) -> None:
+    def __init__(
+        self, announced: Announcements, journal: Journal, out: list[RouterEffect], clock: AwakeClock
+    ) -> None:
         self.announced = announced
+        self._clock = clock
         self.out = out
         """Effects, in order; the router takes them out."""
         self.permits = Permits()
@@ -304,13 +310,14 @@ class Dispatches:
         """Number of executions that were ever started."""
 
     def dispatch(
-        self, session: Account, work: Job, worker: Worker, now_s: float, after: int = 0
-    ) -> Execution:
+        self, session: Account, work: Job, worker: Worker, now_s: float, after: int = 0,
+        late_at: float | None = None,
+    ) -> Execution:  # fmt: skip
         """Number an execution of a work, and send it once the first ``after`` records of the
         journal are safe."""
         execution = worker.start(session, work, now_s)
         self._number(execution)
-        execution.after = after
+        execution.after, execution.late_at = after, late_at
         if self._journal.is_safe(after):
             self._send(execution)
         else:
@@ -411,10 +418,13 @@ class Dispatches:
         )
 
     def _send(self, execution: Execution) -> None:
-        assert execution.dispatch is not None
+        dispatch, worker = execution.dispatch, execution.worker
+        assert dispatch is not None
         assert execution.body is not None
-        worker = execution.worker
-        self.out.append(ToWorker(worker.id, worker.incarnation, execution.dispatch, execution.body))
+        if execution.late_at is not None:  # counted from the arrival of this transmission
+            late_s = max(0.0, execution.late_at - self._clock.awake_s)
+            dispatch = dispatch._replace(late_s=late_s)
+        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, execution.body))
 
 
 # -- announced outcomes ------------------------------------------------------------------

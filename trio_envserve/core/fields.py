@@ -116,6 +116,7 @@ Choice: TypeAlias = Annotated[
     "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
 ]
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
+OptionalSeconds: TypeAlias = Annotated["float | None", Field("seconds", is_seconds, optional=True)]
 Spans: TypeAlias = Annotated["list[int]", Field("spans", is_ranges)]
 MaybeSpans: TypeAlias = Annotated["list[int] | None", Field("spans", is_ranges, optional=True)]
 NoteList: TypeAlias = Annotated["list[bytes]", Field("[* note]", _is_notes)]

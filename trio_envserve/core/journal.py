@@ -57,6 +57,8 @@ class Opened(NamedTuple):
     dispatch: int = 0
     execution_s: float | None = None
     """Longest time of each execution by its caller, in seconds; None: none is set."""
+    grace_s: float | None = None
+    """End of that time in which its rollout is late, in seconds; None: there is none."""
 
 
 class Joined(NamedTuple):
@@ -117,8 +119,8 @@ def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> lis
         return [_COMPLETED, number, bytes(header), body(payload)]
     if isinstance(record, Opened):
         more = list(record[9:])
-        if record.execution_s is None:
-            del more[2 if record.incarnation else 0 :]
+        if record.grace_s is None:
+            del more[3 if record.execution_s is not None else 2 if record.incarnation else 0 :]
         return [_OPENED, *record[:8], *more, body(record.body)]
     return [KINDS.index(type(record)), *record]
 

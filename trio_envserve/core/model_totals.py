@@ -21,7 +21,7 @@ TOOK: Final = "model_took_"
 """Prefix of the buckets' names there."""
 
 
-def to_statistics(counts: Mapping[str, int], took: Durations) -> dict[str, float]:
+def to_statistics(counts: Mapping[str, float], took: Durations) -> dict[str, float]:
     """The entries about model calls in a worker's statistics; empty if there were none."""
     if not took.count:
         return {}

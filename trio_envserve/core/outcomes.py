@@ -99,6 +99,8 @@ def too_old(server_s: float | None) -> Callable[[Any], RetainedOutcome]:
         most_s, whose = server_s, "this server lets an execution last (execution_s)"
         if asker.execution_s is not None and (most_s is None or asker.execution_s < most_s):
             most_s, whose = asker.execution_s, "the call lets an execution last (its execution_s)"
+            if asker.grace_s is not None:
+                whose = f"{whose[:-1]}, and {asker.grace_s:g} s of them its grace_s)"
         limit = f"the {most_s:g} s that {whose}"
         if asker.execution.body is None:
             text = f"{limit} passed while it ran; it is being stopped{_held(asker)}"

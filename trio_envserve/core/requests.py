@@ -36,6 +36,8 @@ class RequestContent:
     """The caller's span.  Another one is no conflict: the first is passed on."""
     execution_s: float | None = None
     """Longest time of each execution by its caller, in seconds; None: none is set."""
+    grace_s: float | None = None
+    """End of each limit in which its rollout is late, in seconds; None: there is none."""
     earlier: int | None = None
     """Executions that lost sessions may have started, if it is issued again."""
 

@@ -124,7 +124,7 @@ class Router:
         self.announced = Announcements(self.accounts)
         self.out: list[RouterEffect] = []
         """Effects of this input, in order; each of its parts appends to them."""
-        self.dispatches = Dispatches(self.announced, self.journal, self.out)
+        self.dispatches = Dispatches(self.announced, self.journal, self.out, self.clock)
         self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
@@ -480,14 +480,30 @@ class Router:
     def _expire_at(self, at_s: float, ticket: Ticket) -> None:
         heapq.heappush(self._deadlines, (at_s, *ticket.id))
 
+    def _most_s(self, work: Work) -> float | None:
+        """Longest time of an execution of this work, by its caller and this server."""
+        most_s: float | None = self.limits.execution_s
+        if work.execution_s is None:
+            return most_s
+        return work.execution_s if most_s is None else min(most_s, work.execution_s)
+
     def _limit(self, execution: Execution, work: Work) -> None:
         """This execution may last for as long as its caller and this server let it."""
-        most_s: float | None = self.limits.execution_s
-        if work.execution_s is not None:
-            most_s = work.execution_s if most_s is None else min(most_s, work.execution_s)
+        most_s = self._most_s(work)
         if most_s is not None:
             until_s = execution.dispatched_s + most_s
             heapq.heappush(self._limited, (until_s, execution.serial, execution))
+
+    def _late_at(self, work: Work) -> float | None:
+        """Moment at which a rollout that is dispatched now is late, on the awake clock: its grace
+        before the first of its limits.  None if it has no grace, or no limit."""
+        most_s = self._most_s(work)
+        if work.ends_at is not None:
+            left_s = work.ends_at - self.clock.last_s
+            most_s = left_s if most_s is None else min(most_s, left_s)
+        if work.grace_s is None or most_s is None:
+            return None
+        return self.awake_s + most_s - work.grace_s
 
     def _drop_deadlines(self) -> None:
         """Drop those of finished requests, and of executions that have ended, once they are most
@@ -578,11 +594,13 @@ class Router:
             return
         ask = RequestContent(
             request.digest, body, request.rerun, request.allowance, key, request.traceparent,
-            request.execution_s, request.earlier,
+            request.execution_s, request.grace_s, request.earlier,
         )  # fmt: skip
         ticket = self.works.request(session, sequence, ask, route)
         if ticket is not None and ticket.kept is None and request.deadline_s is not None:
             self._expire_at(now_s + request.deadline_s, ticket)
+            if key is None and ticket.work is not None:  # else it ends the wait, not the work
+                ticket.work.ends_at = now_s + request.deadline_s
 
     def _finish(self, route: Route, finish: messages.Finish) -> None:
         session = self._session(route, finish.session)
@@ -658,7 +676,10 @@ class Router:
             ):  # fmt: skip
                 work, worker = chosen
                 after = works.starts(work, (worker.incarnation, worker.next_number))
-                execution = self.dispatches.dispatch(work.account, work, worker, awake_s, after)
+                late_at = None if work.grace_s is None else self._late_at(work)
+                execution = self.dispatches.dispatch(
+                    work.account, work, worker, awake_s, after, late_at
+                )
                 self.waits.add(awake_s - work.queued_s)
                 pausing.dispatched(awake_s)
                 works.dispatched(work, execution)

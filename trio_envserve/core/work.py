@@ -237,6 +237,8 @@ class Work:
     traceparent: str | None
     execution_s: float | None
     """Longest time of each execution by its caller, in seconds; None: none is set."""
+    grace_s: float | None
+    """End of each limit in which its rollout is late, in seconds; None: there is none."""
     state: WorkState = WorkState.WAITING
     execution: Execution | None = None
     """The execution that will bring its outcome, while RUNNING."""
@@ -249,6 +251,8 @@ class Work:
     """Whether an execution of it has not ended, wanted or not."""
     queued_s: float = 0.0
     """Moment at which it was last put into the queue, on the awake clock."""
+    ends_at: float | None = None
+    """Deadline of its request, on the monotonic clock; None: no deadline ends it."""
     suspicion: Suspicion | None = None
     """A worker died of, or beside, its last execution (:mod:`.scheduler`)."""
     tickets: tuple[Ticket, ...] = ()
@@ -490,8 +494,8 @@ class Works:
         work = Work(
             session.account, sequence, None, ask.digest, ask.rerun,
             min(grant(ask.allowance - (ask.earlier or 0)), self.limits.max_executions),
-            ask.body, len(ask.body), ask.traceparent, ask.execution_s, tickets=(ticket,),
-            weight=body_weight,
+            ask.body, len(ask.body), ask.traceparent, ask.execution_s, ask.grace_s,
+            tickets=(ticket,), weight=body_weight,
         )  # fmt: skip
         ticket.work = work
         self.enter(work)
@@ -646,12 +650,12 @@ class Works:
         allowance = min(ask.allowance - earlier, self.limits.max_executions)
         opened = Work(
             account, number, name, ask.digest, ask.rerun, allowance,
-            ask.body, len(ask.body), ask.traceparent, ask.execution_s, _W.HELD,
+            ask.body, len(ask.body), ask.traceparent, ask.execution_s, ask.grace_s, _W.HELD,
             earlier=earlier, weight=body_weight, own_bytes=own_bytes, opened_s=self.clock.awake_s,
         )  # fmt: skip
         self.journal.append(
             Opened, number, *name, ask.digest, ask.rerun, allowance, earlier, ticket.caller,
-            ask.body, execution_s=ask.execution_s,
+            ask.body, execution_s=ask.execution_s, grace_s=ask.grace_s,
         )  # fmt: skip
         self.next_number = number + 1
         self.generations[number] = self.open[name] = opened
@@ -1544,9 +1548,10 @@ class Works:
         account, name = self._account(namespace), KeyName(namespace, key)
         work = Work(
             account, number, name, digest, rerun, allowance, body,
-            len(body), None, left.opened.execution_s, _W.HELD, executions=left.executions,
-            earlier=earlier, lost=frozenset(islice(left.callers, LOST_CALLERS)),
-            weight=weight(body), own_bytes=name.size_bytes + weight(body), opened_s=now_s,
+            len(body), None, left.opened.execution_s, left.opened.grace_s, _W.HELD,
+            executions=left.executions, earlier=earlier,
+            lost=frozenset(islice(left.callers, LOST_CALLERS)), weight=weight(body),
+            own_bytes=name.size_bytes + weight(body), opened_s=now_s,
         )  # fmt: skip
         self.generations[number] = self.open[name] = work
         self.accounts.retain(account, 1, work.own_bytes, 0)
@@ -1603,7 +1608,7 @@ class Works:
         outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
         work = Work(
             account, fields.number, name, fields.digest, fields.rerun, 0,
-            None, fields.body_bytes, None, None, _W.ARCHIVED, executions=executions,
+            None, fields.body_bytes, None, None, None, _W.ARCHIVED, executions=executions,
             earlier=int(not executions), outcome=outcome, own_bytes=name.size_bytes,
             opened_s=fields.opened_s,
         )  # fmt: skip

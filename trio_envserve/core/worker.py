@@ -150,6 +150,8 @@ class BeginRun(NamedTuple):
     body: Body
     traceparent: str | None = None
     """Parent of the execution's spans."""
+    late_s: float | None = None
+    """Time after which the rollout is late, in seconds; None: never."""
 
 
 class CancelRun(NamedTuple):
@@ -470,7 +472,10 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
-        return [BeginRun(number, request, dispatch.client, body, dispatch.traceparent)]
+        run = BeginRun(
+            number, request, dispatch.client, body, dispatch.traceparent, dispatch.late_s
+        )
+        return [run]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []

@@ -14,6 +14,7 @@ from .fields import (
     Id,
     MaybeSpans,
     NoteList,
+    OptionalSeconds,
     Positive,
     Record,
     Seconds,
@@ -138,13 +139,16 @@ class ClaimsEnded(NamedTuple):
 
 class Dispatch(NamedTuple):
     """Runs a request.  ``number`` counts per incarnation; each runs at most once.
-    ``traceparent`` is the span of the execution, or that of the request's caller."""
+    ``traceparent`` is the span of the execution, or that of the request's caller.  ``late_s``,
+    counted from the arrival of the dispatch: when the rollout is late, and is to give what it has
+    (null: never)."""
 
     session: Id
     sequence: Uint
     number: Uint
     client: Text
     traceparent: Traceparent = None
+    late_s: OptionalSeconds = None
 
 
 class Stop(NamedTuple):

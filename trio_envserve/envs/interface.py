@@ -38,7 +38,7 @@ By convention a result is a mapping with ``reward`` (float), ``completion``, and
 sent back: see :func:`trim_state`.  ``usage`` tells what the model calls came to, and
 ``prompt`` the messages of the first one: both are added to a result that is a dict, unless the
 environment has put them there itself.  So is ``answered_by``, if another model than was asked
-has answered.
+has answered; and ``stop: "deadline"``, if the rollout was late.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ..models.interface import Asking, BlockingModel, Completion, Messages, Mode
 from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
+from .late import Late
 from .notes import RolloutNotes
 from .permits import Permit, PermitSource, claimed_limit, claimed_rate
 
@@ -144,6 +145,10 @@ class Rollout:
     Deltas of a group's members are dropped."""
     note: RolloutNotes = dataclasses.field(default_factory=RolloutNotes)
     """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
+    late: Late = dataclasses.field(default_factory=Late)
+    """Whether the limit of the call has passed and its grace (``grace_s``) has begun: give what
+    there is.  ``rollout.late.is_set()`` and ``rollout.late.left_s()`` may be called in any
+    thread, ``await rollout.late.wait()`` on trio and asyncio."""
     _in_role: Callable[[str], Model] = _no_roles
     """The model in a role."""
     _trace: Trace = NO_TRACE
@@ -365,10 +370,15 @@ class _Call(NamedTuple):
 def recorded(value: Any, rollout: Rollout) -> Any:
     """A result with ``prompt`` and ``usage``, if its rollout has asked the model and its code
     has not put them there itself; and with ``answered_by``, the models that answered, where one
-    of them is another than was asked.  Only a plain dict gets them, and is not changed; a
-    ``completion`` that begins with the prompt has it already."""
+    of them is another than was asked.  A late rollout's has ``stop: "deadline"``, if its code
+    does not say another.  Only a plain dict gets them, and is not changed; a ``completion`` that
+    begins with the prompt has it already."""
     usage = rollout.usage
-    if type(value) is not dict or not usage.is_used:
+    if type(value) is not dict:
+        return value
+    if rollout.late.is_set():
+        value = {"stop": "deadline", **value}
+    if not usage.is_used:
         return value
     made: dict[str, Any] = {}
     asked, completion = rollout._asked, value.get("completion")

@@ -172,6 +172,11 @@ class Methods(abc.ABC):
             method = ended.value.get
         return await self._awaited(_to_its_end(method, then), timeout_s)
 
+    async def within(self, work: Callable[[], Awaitable[Any]], timeout_s: float) -> CodeResult:
+        """Await what is no method of the object.  The error is its own, or :class:`TookTooLong`.
+        Raises as :meth:`call` does."""
+        return await self._awaited(_to_its_end(work, same), timeout_s)
+
     async def settle(self) -> None:
         """Wait until no method runs, though the caller is cancelled."""
         if self._overdue is not None:

@@ -11,11 +11,12 @@ The body is a plain encodable mapping, opaque to the router.  Its shape::
      "sampling_args": {str: any value},
      "max_retries": int >= 0,
      "state_columns": [str, ...],
-     "roles": {str: str}}
+     "roles": {str: str},
+     "working_s": float > 0}
 
-All fields are required but ``roles``, the endpoints of further models by their roles, and other
-fields are refused: client and worker speak the same protocol version, and a field that one of
-them ignores would be an unseen bug.
+All fields are required but ``roles``, the endpoints of further models by their roles, and
+``working_s``.  Other fields are refused: client and worker speak the same protocol version, and a
+field that one of them ignores would be an unseen bug.
 A :class:`RolloutRequest` is always valid: a caller's mistake raises
 :class:`ConfigError`, a mistake in a received body :class:`ProtocolError`; both name
 the field.
@@ -24,16 +25,17 @@ the field.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ConfigError, ProtocolError
+from ..core.fields import is_seconds
 
 Kind: TypeAlias = Literal["rollout", "group", "rescore"]
 
 _FIELDS = dict.fromkeys(("kind", "input", "model", "sampling_args", "max_retries", "state_columns"))
-_OPTIONAL = frozenset({"roles"})
+_OPTIONAL = frozenset({"roles", "working_s"})
 _MODEL_FIELDS = dict.fromkeys(("endpoint", "name"))
 """Dicts, because their keys are a set and have an order."""
 
@@ -62,6 +64,9 @@ class RolloutRequest:
     state_columns: tuple[str, ...] = ()
     roles: Mapping[str, str] = dataclasses.field(default_factory=lambda: NO_ROLES)
     """Endpoints of further models, by the roles in which the environment asks them."""
+    working_s: float | None = None
+    """Longest time of the execution in seconds, less the time in which its rollouts waited for
+    the model's endpoint; None: there is no such limit."""
 
     def __post_init__(self) -> None:
         kind, endpoint = self.kind, self.endpoint
@@ -86,6 +91,9 @@ class RolloutRequest:
             raise _wrong("state_columns", "a list of strings", columns)
         if self.roles is not NO_ROLES:
             check_roles(self.roles)
+        working_s = self.working_s
+        if working_s is not None and not (is_seconds(working_s) and working_s > 0):
+            raise _wrong("working_s", "a positive number", working_s)
         if type(columns) is not tuple:
             # Frozen: a list becomes a tuple.
             object.__setattr__(self, "state_columns", tuple(columns))
@@ -97,15 +105,18 @@ class RolloutRequest:
 
     def to_body(self) -> dict[str, Any]:
         """The mapping to encode.  It shares the input and does not copy it."""
-        body = {
+        more: dict[str, Any] = {} if self.working_s is None else {"working_s": self.working_s}
+        if self.roles:
+            more["roles"] = dict(self.roles)
+        return {
             "kind": self.kind,
             "input": list(self.input) if self.kind == "group" else self.input,
             "model": {"endpoint": self.endpoint, "name": self.model_name},
             "sampling_args": dict(self.sampling_args),
             "max_retries": self.max_retries,
             "state_columns": list(self.state_columns),
+            **more,
         }
-        return {**body, "roles": dict(self.roles)} if self.roles else body
 
     @classmethod
     def from_body(cls, body: object) -> RolloutRequest:
@@ -149,12 +160,12 @@ def _wrong(field: str, wanted: str, value: object) -> ConfigError:
 
 
 def _exactly(
-    value: object, names: Mapping[str, None], prefix: str, optional: frozenset[str] = frozenset()
+    value: object, names: Mapping[str, None], prefix: str, optional: Set[str] = frozenset()
 ) -> Mapping[str, Any]:
     if not isinstance(value, _MAPPING):
         what = prefix.rstrip(".") or "request body"
         raise ProtocolError(f"{what} must be a mapping, not {type(value).__name__}")
-    if value.keys() != names.keys():
+    if value.keys() - optional != names.keys():
         for name in names:
             if name not in value:
                 raise ProtocolError(f"request body: field '{prefix}{name}' is missing")

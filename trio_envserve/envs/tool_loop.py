@@ -4,6 +4,9 @@ The docstring of :mod:`.classes` has the methods that the loop calls, and the re
 
 Giving up is never better than playing.  A rollout whose turns ran out, and a game that was
 not played to its end, have no reward, unless ``reward_unfinished`` says which.
+
+A late rollout asks no more: a call of the model or of a tool is ended, and the reward is that of
+the turns that there are.  Without any it has none.
 """
 
 from __future__ import annotations
@@ -125,6 +128,7 @@ _WHY_UNFINISHED: Mapping[str, str] = MappingProxyType(
         "max_turns": "max_turns ({max_turns}) answers were given",
         "max_invalid": "too many answers were no moves",
         "context": "the model's context is full",
+        "deadline": "the limit of its call passed",
     }
 )
 """Reason for which a rollout was not finished, by its ``stop``; a game has further ones."""
@@ -170,7 +174,7 @@ class ToolLoop:
         prompt = encodable(self._messages)
         script = await self._own("oracle", _script)
         stop = await self._converse(script)
-        is_finished = stop != "max_turns"
+        is_finished = stop != "max_turns" and (stop != "deadline" or self._turns > 0)
         if isinstance(self._made, Game):
             ended = await self._value(self._made._ended)
             is_finished = ended in _AT_ITS_END
@@ -200,14 +204,15 @@ class ToolLoop:
 
     async def _converse(self, script: Iterator[str] | None) -> str:
         for _ in range(self._options.max_turns):
+            reference = await self._reference(script)
             try:
-                completion = await self._rollout.ask(
-                    self._messages, tools=self._schemas, reference=await self._reference(script)
-                )
+                completion = await self._asked_in_time(reference)
             except ContextFull:
                 if not self._turns:
                     raise  # the input's doing: the model has said nothing
                 return "context"
+            if completion is None:
+                return "deadline"
             self._turns += 1
             self._completions.append(completion)
             calls = completion.tool_calls
@@ -224,6 +229,21 @@ class ToolLoop:
                 return "length" if completion.finish_reason == "length" else "answer"
             self._messages.append({"role": "user", "content": said})
         return "max_turns"
+
+    async def _asked_in_time(self, reference: str | None) -> Completion | None:
+        """The model's answer; None if the rollout is late before it comes."""
+        ask = functools.partial(
+            self._rollout.ask, self._messages, tools=self._schemas, reference=reference
+        )
+        left_s = self._rollout.late.left_s()
+        if left_s == math.inf:
+            return await ask()
+        if not left_s:
+            return None
+        ended = await self._methods.within(ask, left_s)
+        if isinstance(ended.error, TookTooLong):
+            return None
+        return cast(Completion, ended.unwrap())
 
     async def _reference(self, script: Iterator[str] | None) -> str | None:
         """The environment's own next answer; None if it has none."""
@@ -268,7 +288,10 @@ class ToolLoop:
         return await self._called(tool, arguments)
 
     async def _called(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
-        timeout_s = self._options.tool_timeout_s
+        late = self._rollout.late
+        if late.is_set():
+            return told(f"{tool.name} was not called: the time of the rollout is over"), True
+        timeout_s = min(self._options.tool_timeout_s, late.left_s())
         method = functools.partial(getattr(self._made, tool.name), **arguments)
         self._rollout.note.add(tool=tool.name)
         about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name}
@@ -280,6 +303,8 @@ class ToolLoop:
         error = ended.error
         if error is None:
             return ended.value, False
+        if isinstance(error, TookTooLong) and late.is_set():
+            return told(f"{tool.name} was ended: the time of the rollout is over"), True
         if isinstance(error, TookTooLong):
             return told(f"{tool.name} took longer than {timeout_s:g} s"), True
         if isinstance(error, StillRunning):

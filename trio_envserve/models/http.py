@@ -155,11 +155,15 @@ class HttpModel(RolloutModel):
             await self._open()
         wait = _Wait(asker, trio.current_time())
         self._waits[id(wait)] = wait
+        if asker is not None:
+            asker.endpoint_waits.begin(wait)
         try:
             return await self._ask_on(request, wait)
         finally:
             del self._waits[id(wait)]
             wait.over()
+            if asker is not None:
+                asker.endpoint_waits.end(wait, trio.current_time())
 
     async def _ask_on(self, request: chat.ChatRequest, wait: _Wait) -> Completion:
         """Send the request until it is answered, or must not be sent again."""
@@ -170,9 +174,12 @@ class HttpModel(RolloutModel):
             untried = untried or len(urls)
             url = urls[-untried]
             untried -= 1
+            is_free = self._places.value > 0 and self._endpoint.concurrency_total is None
+            at_once = is_free and not requests
             async with self._places, self._permit(wait):
                 requests += 1
                 wait.requests = requests
+                wait.sent_s = wait.since_s if at_once else trio.current_time()
                 part = min(self._pool, key=_busy)
                 part.busy += 1
                 try:
@@ -182,6 +189,7 @@ class HttpModel(RolloutModel):
             if isinstance(answer, Completion):
                 other = "" if answer.answered_by == request.model else answer.answered_by
                 return dataclasses.replace(answer, requests=requests, answered_by=other)
+            wait.sent_s = None
             pause_s = patience.pause_s(requests, answer, self._jitter.random())
             if answer.unconnected:
                 self._away_until_s[url] = trio.current_time() + AWAY_S
@@ -385,12 +393,13 @@ class _ForRollout:
 
 
 @final
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _Wait:
-    """A call under way."""
+    """A call under way (:class:`~.waits.CallWait`)."""
 
     asker: AskingRollout | None
     since_s: float
+    sent_s: float | None = None
     requests: int = 1
     tell_at_s: float = -math.inf
     told: bool = False

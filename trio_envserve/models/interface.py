@@ -28,6 +28,7 @@ from typing import (
 )
 
 from ..core.errors import EnvServeError
+from .waits import EndpointWaits
 
 Message: TypeAlias = Mapping[str, Any]
 """One message of a conversation, as OpenAI's chat completions have it: ``role``
@@ -243,6 +244,8 @@ class AskingRollout:
     permit: Callable[[str, int], AbstractAsyncContextManager[None]] | None = None
     """Returns a permit for one request to the endpoint of this name, of which so many are there
     over all workers; None where nothing hands out permits."""
+    endpoint_waits: EndpointWaits = dataclasses.field(default_factory=EndpointWaits)
+    """Counts how long it waits for its model's endpoint."""
 
 
 class RolloutModel:

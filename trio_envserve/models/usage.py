@@ -7,16 +7,22 @@ from typing import Any, final
 
 from ..core.durations import Durations
 from .interface import Completion, ModelError
+from .waits import EndpointWaits
 
 
 @final
 class ModelUsage:
-    """Counts model calls that have ended, other than by cancellation.
+    """Counts model calls that have ended, other than by cancellation, and the time in which all
+    calls waited for their endpoint.
 
     ``total`` counts them, too; ``took`` counts how long they took.  May be used in any thread.
     """
 
-    def __init__(self, total: ModelUsage | None = None, took: Durations | None = None) -> None:
+    def __init__(
+        self, total: ModelUsage | None = None, took: Durations | None = None,
+        waits: EndpointWaits | None = None,
+    ) -> None:  # fmt: skip
+        self.waits = EndpointWaits() if waits is None else waits
         self._lock = threading.Lock()
         self._total = total
         self._took = took
@@ -74,10 +80,18 @@ class ModelUsage:
             self.failed += 1
             self.retries += max(error.requests - 1, 0)
 
+    @property
+    def waited_s(self) -> float:
+        """Time in which calls waited for a permit of the endpoint, or for their next try, failed
+        tries included, in seconds.  Waits at the same time count once."""
+        return self.waits.over_s
+
     def to_record(self) -> dict[str, Any]:
         """The counts by name, for a result's field ``usage``; ``roles`` has those of further
-        models, by role."""
+        models, by role.  The waits are those for all of them."""
         roles = {role: usage.to_record() for role, usage in self._roles_used().items()}
+        for record in roles.values():
+            del record["waited_s"]
         with self._lock:
             return {
                 "calls": self.calls,
@@ -85,5 +99,6 @@ class ModelUsage:
                 "retries": self.retries,
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": self.completion_tokens,
+                "waited_s": round(self.waited_s, 3),
                 **({"roles": roles} if roles else {}),
             }

@@ -139,6 +139,7 @@ def request_bodies(inputs: SearchStrategy[Any] | None = None) -> SearchStrategy[
         "max_retries": st.integers(0, 3),
         "state_columns": st.lists(texts(), max_size=3),
         "roles": st.dictionaries(texts().filter(bool), st.sampled_from(["oracle", "random"])),
+        "working_s": st.none() | st.floats(0.001, 1e9),
     }
     return st.one_of(
         st.builds(RolloutRequest, kind=st.just("rollout"), input=one, **common),

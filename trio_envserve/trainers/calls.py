@@ -82,6 +82,10 @@ class CallSettings:
     limit."""
     execution_s: float | None = None
     """Longest time that one execution may last, in seconds; None: as long as the server allows."""
+    grace_s: float | None = None
+    """Time after these limits in which a late rollout may still give what it has, in seconds."""
+    working_s: float | None = None
+    """Longest time of one execution in seconds, less its waiting for the model's endpoint."""
     max_retries: int = 0
     """Number of repetitions of a failed rollout inside its one execution."""
     rerun: bool | None = None
@@ -192,6 +196,8 @@ async def ask_rollout(
         rerun=settings.rerun,
         timeout_s=settings.timeout_s,
         execution_s=settings.execution_s,
+        grace_s=settings.grace_s,
+        working_s=settings.working_s,
     )
     read = sampled_rollout(outcome, group=group, rollout=rollout, logprobs=settings.logprobs)
     if not read.masked:

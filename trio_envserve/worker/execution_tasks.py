@@ -24,7 +24,10 @@ from typing import TypeAlias, final
 import trio
 
 from .. import foreign, tracing
+from ..core.terms import Status
 from ..core.worker import BeginRun
+from ..envs.late import Late
+from ..models.waits import EndpointWaits
 from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
 from .permits import WorkerPermits
@@ -35,7 +38,49 @@ TURN_S = 0.05
 PORTION = 256
 """Most executions of one portion."""
 
+SHORTEST_S = 0.05
+"""Shortest sleep of a task that looks how long an execution has worked, in seconds: one that waits
+for its model has as much time left after it as before."""
+
 Say: TypeAlias = Callable[[bytes], None]
+
+
+def _nursery() -> trio.Nursery:
+    """The execution nursery of this task."""
+    nursery = trio.lowlevel.current_task().parent_nursery
+    assert nursery is not None
+    return nursery
+
+
+def _working_s(asked: foreign.CodeResult) -> float | None:
+    return None if asked.error is not None else asked.value.working_s
+
+
+@final
+class _Working:
+    """Ends an execution that has worked for too long: the time in which its rollouts wait for the
+    endpoint of their model is none."""
+
+    def __init__(self, working_s: float, began_s: float, scope: trio.CancelScope) -> None:
+        self.working_s = working_s
+        self.began_s = began_s
+        self.waits = EndpointWaits()
+        self.over = trio.CancelScope(shield=True)
+        """Cancelled once the code has ended."""
+        self.passed = False
+        self._scope = scope
+
+    async def run(self) -> None:
+        """Cancel the execution when its time has passed."""
+        with self.over:
+            left_s = self.working_s
+            while left_s > 0:
+                await trio.sleep(max(left_s, SHORTEST_S))
+                now_s = trio.current_time()
+                left_s = self.working_s - (now_s - self.began_s - self.waits.waited_s(now_s))
+            if not self._scope.cancel_called:
+                self.passed = True
+                self._scope.cancel()
 
 
 @final
@@ -60,7 +105,7 @@ class ExecutionTasks:
         self._ended = ended
         self._done = done
         self._permits = permits
-        self._arrived: deque[tuple[BeginRun, trio.CancelScope]] = deque()
+        self._arrived: deque[tuple[BeginRun, trio.CancelScope, Late | None]] = deque()
         """Executions that have not started."""
         self._has_arrived = trio.Event()
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -72,7 +117,12 @@ class ExecutionTasks:
         """Start an execution, in this turn of the loop or a later one."""
         if not self.closing:
             scope = self._scopes[run.number] = trio.CancelScope(shield=True)
-            self._arrived.append((run, scope))
+            late = None
+            if run.late_s is not None:  # counted from here, wherever it waits
+                late = Late(
+                    trio.current_time() + run.late_s, trio.lowlevel.current_clock().current_time
+                )
+            self._arrived.append((run, scope, late))
             self._has_arrived.set()
 
     def cancel(self, number: int) -> None:
@@ -99,10 +149,10 @@ class ExecutionTasks:
                         executions = await nursery.start(self._hold)
                     started_s = trio.current_time()
                     for _ in range(min(portion, len(self._arrived))):
-                        run, scope = self._arrived.popleft()
+                        run, scope, late = self._arrived.popleft()
                         request = str(run.request)
                         executions.start_soon(
-                            self._execute, run, request, scope, name=f"{REQUEST}{request}"
+                            self._execute, run, request, scope, late, name=f"{REQUEST}{request}"
                         )
                     if self._arrived:
                         for _ in range(2):  # tasks of one turn run in any order
@@ -123,10 +173,13 @@ class ExecutionTasks:
             if self._failed or foreign.holds_interrupt(exc):
                 raise
 
-    async def _execute(self, run: BeginRun, request: str, scope: trio.CancelScope) -> None:
+    async def _execute(
+        self, run: BeginRun, request: str, scope: trio.CancelScope, late: Late | None
+    ) -> None:
         """Run one execution, from its dispatch to its outcome."""
         outcome: Outcome | LargeValue | None = None
         began_s: float | None = None
+        working: _Working | None = None
         try:
             try:
                 with scope:
@@ -138,9 +191,14 @@ class ExecutionTasks:
                     if not scope.cancel_called:
                         began_s = trio.current_time()
                         permits = None if self._permits is None else self._permits.of(run.number)
+                        waits = None
+                        if (working_s := _working_s(asked)) is not None:
+                            working = _Working(working_s, began_s, scope)
+                            waits = working.waits
+                            _nursery().start_soon(working.run)
                         made = self._outcomes.of(
                             request, asked, began_s, scope, *self._says_of(run.number),
-                            run.traceparent, permits,
+                            run.traceparent, permits, late, waits,
                         )  # fmt: skip
                         if run.traceparent is None:
                             outcome = await made
@@ -151,13 +209,16 @@ class ExecutionTasks:
                 # With an outcome, the error is trio's: the code left a scope open.
                 if outcome is None:
                     raise
+            finally:
+                if working is not None:
+                    working.over.cancel()
+            if working is not None and working.passed:
+                outcome = self._overworked(working, outcome)
             if isinstance(outcome, LargeValue):
                 assert began_s is not None
                 # In a task of its own: the code may have left anything in this one.
-                task = trio.lowlevel.current_task()
-                nursery = task.parent_nursery
-                assert nursery is not None
-                nursery.start_soon(self._encode, run, scope, outcome, began_s, name=task.name)
+                name = trio.lowlevel.current_task().name
+                _nursery().start_soon(self._encode, run, scope, outcome, began_s, name=name)
             else:
                 self._end(run, outcome, began_s)
         except BaseException:
@@ -179,6 +240,16 @@ class ExecutionTasks:
         except BaseException:
             self._fail()
             raise
+
+    def _overworked(
+        self, working: _Working, outcome: Outcome | LargeValue | None
+    ) -> Outcome | LargeValue:
+        """The outcome of an execution that has worked for too long: an error, unless its code
+        returned a value all the same."""
+        if isinstance(outcome, LargeValue) or (outcome and outcome[0] is Status.RESULT):
+            return outcome
+        waited_s = working.waits.waited_s(trio.current_time())
+        return self._outcomes.overworked(working.began_s, working.working_s, waited_s)
 
     def _end(self, run: BeginRun, outcome: Outcome | None, began_s: float | None) -> None:
         del self._scopes[run.number]

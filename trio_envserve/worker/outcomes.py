@@ -28,8 +28,10 @@ from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
 from ..envs.cutting import smaller
+from ..envs.late import Late
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
+from ..models.waits import EndpointWaits
 from ..redaction import found_in
 from .failures import (
     EnvironmentFailure,
@@ -82,16 +84,17 @@ class OutcomeMaker:
         self, request: str, asked: foreign.CodeResult, began_s: float,
         scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
         traceparent: str | None = None, permits: ExecutionPermits | None = None,
+        late: Late | None = None, waits: EndpointWaits | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
         """Run the environment; returns the result, or an error with the reason.  ``said`` is called
         with each delta, ``noted`` with each note, in any thread.  ``traceparent`` is the span of
-        the execution, ``permits`` its permits."""
+        the execution; ``permits``, ``late`` and ``waits`` are as :meth:`.Runner.run` has them."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
             value = await self._runner.run(
                 asked.value, request_id=request, here=True, said=said, noted=noted,
-                traceparent=traceparent, permits=permits,
+                traceparent=traceparent, permits=permits, late=late, waits=waits,
             )  # fmt: skip
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
@@ -124,6 +127,20 @@ class OutcomeMaker:
             incarnation=self._incarnation.hex(),
         )
         return Status.CANCELLED, error_records.encode(info)
+
+    def overworked(self, began_s: float, working_s: float, waited_s: float) -> Outcome:
+        """The outcome of an execution that was ended since it worked for longer than it may."""
+        waited = f" (it has waited for the model's endpoint for {waited_s:.1f} s besides)"
+        info = ErrorInfo(
+            code="execution-limit",
+            verdict=Verdict.RAN_AND_FAILED,
+            duration_s=trio.current_time() - began_s,
+            message=f"the {working_s:g} s that the call lets an execution work (its working_s) "
+            f"passed while it ran{waited if waited_s >= 0.05 else ''}; it was stopped",
+            worker=self._worker,
+            incarnation=self._incarnation.hex(),
+        )
+        return Status.ERROR, error_records.encode(info)
 
     def _request(self, body: Body, **how: Any) -> RolloutRequest:
         return RolloutRequest.from_body(

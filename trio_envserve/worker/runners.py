@@ -46,6 +46,7 @@ from ..core.durations import Durations
 from ..core.errors import EnvServeError
 from ..core.limits import ServerLimits
 from ..envs.interface import Rollout, recorded, trim_state
+from ..envs.late import Late
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
@@ -56,6 +57,7 @@ from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from .apart import ApartCalls, ApartPool, open_apart
+from ..models.waits import EndpointWaits
 from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
@@ -87,13 +89,15 @@ class Runner:
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
         said: Callable[[bytes], None] | None = None,
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
-        permits: ExecutionPermits | None = None,
+        permits: ExecutionPermits | None = None, late: Late | None = None,
+        waits: EndpointWaits | None = None,
     ) -> Any:  # fmt: skip
         """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
         errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         ``permits``: where the code gets its permits; None: limits hold over this runner.
+        ``late``: when its rollouts are late; ``waits`` counts how long they wait for their model.
         """
         model: Model = self.models.get(request.endpoint)
         trace = tracing.NO_TRACE
@@ -105,7 +109,10 @@ class Runner:
         scorer = scorer_of(self._env) if request.kind == "rescore" else None
         model = NoPolicy() if scorer is not None else model
         permits = permits or self._permits.of(next(self._numbers))
-        job = _Job(self, request, request_id, model, said, noted, trace, permits)
+        job = _Job(
+            self, request, request_id, model, said, noted, trace, permits, late or Late(),
+            EndpointWaits() if waits is None else waits,
+        )  # fmt: skip
         try:
             if scorer is not None:
                 return await self._attempts(_RescoreCode(scorer, job), here=here)
@@ -139,11 +146,14 @@ class Runner:
         return records
 
     async def _attempts(self, code: _RolloutCode | _GroupCode | _RescoreCode, *, here: bool) -> Any:
-        """Repeat attempts until one returns a value, or ``max_retries`` is used up."""
+        """Repeat attempts until one returns a value, ``max_retries`` is used up, or it is late:
+        a further attempt would have nothing to give."""
         while code.attempt <= code.max_retries:
             try:
                 return await self._call(code)
             except EnvironmentFailure as failure:
+                if code.late.is_set():
+                    raise
                 log(logging.DEBUG, "%s", failure)
             code.attempt += 1
         if not here:
@@ -213,13 +223,14 @@ def _of_scorer(error: BaseException) -> BaseException:
 class _RolloutCode:
     """A rollout: alone, or a member of a group."""
 
-    __slots__ = ("_env", "_job", "_member", "_rollout", "attempt", "max_retries")
+    __slots__ = ("_env", "_job", "_member", "_rollout", "attempt", "late", "max_retries")
     during: Stage = "rollout"
 
     def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
         self._env = env
         self._job = job
         self._member = member
+        self.late = job.late
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
@@ -243,6 +254,7 @@ class _GroupCode:
         self._run_group = run_group
         self._job = job
         self._members = range(len(job.request.inputs))
+        self.late = job.late
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
@@ -313,10 +325,12 @@ class _Job:
     def __init__(
         self, runner: Runner, request: RolloutRequest, request_id: str, model: Model,
         said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
-        trace: tracing.Trace, permits: ExecutionPermits,
+        trace: tracing.Trace, permits: ExecutionPermits, late: Late, waits: EndpointWaits,
     ) -> None:  # fmt: skip
         self._runner = runner
         self._permits = permits
+        self.late = late
+        self._waits = waits
         self._trace = trace
         self._said = said
         self._noted = noted
@@ -335,9 +349,11 @@ class _Job:
         note, model = self._notes(member, attempt), self._model
         name = self._request_id if alone else f"{self._request_id}/{member}"
         waits = functools.partial(_waits, note)
+        endpoint_waits = EndpointWaits(self._waits)
         asker = AskingRollout(
-            name, self._request_id, member, attempt, waits, permit=self._permits.of_endpoint
-        )
+            name, self._request_id, member, attempt, waits, permit=self._permits.of_endpoint,
+            endpoint_waits=endpoint_waits,
+        )  # fmt: skip
         if isinstance(model, RolloutModel):
             model = model.for_rollout(asker)
 
@@ -357,9 +373,10 @@ class _Job:
             member=member,
             cancelled=context.cancelled,
             endpoint=request.endpoint,
-            usage=ModelUsage(self._runner.usage),
+            usage=ModelUsage(self._runner.usage, waits=endpoint_waits),
             delta=_delta(self._said if alone else None),
             note=note,
+            late=self.late,
             _in_role=in_role,
             _trace=self._trace,
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),

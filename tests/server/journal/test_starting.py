@@ -46,17 +46,20 @@ def test_what_has_its_outcome_rests_and_the_rest_is_given_as_it_was(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("earlier", "limit_s", "counted"),
+    ("earlier", "limit_s", "grace_s", "counted"),
     [
-        (3, None, [2, 1]),  # those that may have been started before this journal are no count
-        (0, 5.0, [2, 1]),  # a limit of an execution is no start
+        (3, None, None, [2, 1]),  # those that may have been started before this journal: no count
+        (0, 5.0, None, [2, 1]),  # a limit of an execution is no start
+        (0, 5.0, 2.0, [2, 1]),  # nor is a grace
+        (0, None, 2.0, [2, 1]),
     ],
 )
 def test_executions_of_all_epochs_are_counted(
-    earlier: int, limit_s: float | None, counted: list[int], tmp_path: Path
+    earlier: int, limit_s: float | None, grace_s: float | None, counted: list[int], tmp_path: Path
 ):
     first = Opened(
-        0, b"n", b"k", b"d" * 32, True, 9, earlier, b"c" * 16, b"", execution_s=limit_s
+        0, b"n", b"k", b"d" * 32, True, 9, earlier, b"c" * 16, b"", execution_s=limit_s,
+        grace_s=grace_s,
     )  # fmt: skip
     start = Started(0, b"w" * 16, 7)
     write(

@@ -150,6 +150,16 @@ _OPTIONS: Final[Mapping[str, BodyField]] = {
         "How long one execution may last, from its dispatch; null: as long as the server lets "
         "any.",
     ),
+    "grace_s": BodyField(
+        {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "How long after timeout_s or execution_s a rollout that is late may still give what it "
+        "has; null: its limits end it.",
+    ),
+    "working_s": BodyField(
+        {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "How long one execution may last, less its waiting for the model's endpoint; null: there "
+        "is no such limit.",
+    ),
 }  # fmt: skip
 
 ROLLOUT: Final[Mapping[str, BodyField]] = {

@@ -323,6 +323,10 @@ class WorkerBench:
         """Dispatch an input; its sequence is its number."""
         self.say(Dispatch(self.session, n, n, CLIENT), self.body_of(of))
 
+    def dispatch_late(self, n: int) -> None:
+        """Dispatch an input whose rollout is late when it begins."""
+        self.say(Dispatch(self.session, n, n, CLIENT, None, 0.0), self.body_of())
+
     def dispatch_together(self, sequences: list[int]) -> None:
         """Dispatch inputs as one batch."""
         body = self.body_of()
@@ -439,6 +443,10 @@ A dispatch is run and gets one outcome, a result, with its ids and its client.
 G3 dispatches-may-share-a-batch
 The rows of a batch of dispatches are taken as if they had come one by one.
     dispatch-together 0,1,3,0; outcome 0,1,3; said WorkerOutcome 3; seen 0,1,3
+
+G3 a-dispatch-that-is-late-is-run-as-any-other
+With late_s the rollout is told when it is late, and nothing is stopped.
+    dispatch-late 0; outcome 0 RESULT; said WorkerOutcome 1
 
 G1 a-number-seen-before-is-not-run-again
 A dispatch that arrives three times is run once.

@@ -207,6 +207,7 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
             rows[place] = Opened._make((
                 *earlier[:5], earlier.allowance - 1, earlier.earlier + 1, earlier.caller,
                 earlier.body, record.incarnation, record.dispatch, earlier.execution_s,
+                earlier.grace_s,
             ))  # fmt: skip
         elif isinstance(record, Closed):
             closed.append(record.number)
