@@ -78,6 +78,7 @@ class Fuzz(VerbOptions):
     harsh: bool = option(False, "Make all runs harsh, not only the odd seeds.")
     hosts: bool = option(False, "Have the workers on hosts, which hold leases.", common=True)
     permits: bool = option(False, "Have rollouts claim permits, which are limited.")
+    graces: bool = option(False, "Have calls with a grace, whose rollouts may be late.")
     mutant: str = option(
         "", "Break the core on purpose, and see that it is caught. all: every mutant in turn.",
         metavar="NAME|all", common=True,
@@ -98,20 +99,24 @@ class Fuzz(VerbOptions):
         wrong = {
             "--seconds and --runs exclude each other":
                 self.seconds is not None and self.runs is not None,
-            "--protocol has no mutants, no harsh runs, no hosts and no permits":
-                self.protocol and (self.mutant or self.harsh or self.hosts or self.permits),
+            "--protocol has no mutants, no harsh runs, no hosts, no permits and no graces":
+                self.protocol and (
+                    self.mutant or self.harsh or self.hosts or self.permits or self.graces
+                ),
+            "--graces are judged by one clock: leave out --hosts": self.graces and self.hosts,
             "--config is for --exhaustive, without --protocol":
                 self.config and (self.protocol or not self.exhaustive),
             "--exhaustive has no seeds: the system's bounds say how far":
                 self.exhaustive and (
                     self.many or self.saved or self.seed is not None or self.trace or self.harsh
-                    or self.hosts or self.permits
+                    or self.hosts or self.permits or self.graces
                 ),
             "--exhaustive saves nothing of ours, and takes one mutant":
                 self.exhaustive and not self.protocol and (self.save or self.mutant == "all"),
             "--mutant all has its own number of runs and modes, and no file":
                 self.mutant == "all" and (
                     self.many or self.saved or self.harsh or self.hosts or self.permits
+                    or self.graces
                 ),
             "--trace is for one run: give --seed or --saved":
                 self.trace and (self.many or (self.seed is None and self.saved is None)),
@@ -161,7 +166,7 @@ class Fuzz(VerbOptions):
             return {}
         return {
             "harsh": self.harsh, "hosts": self.hosts, "permits": self.permits,
-            "mutant": self.mutant,
+            "graces": self.graces, "mutant": self.mutant,
         }  # fmt: skip
 
     def tally(self) -> BaseTally[Any]:
@@ -265,6 +270,7 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
     mode += ", with hosts" * options.hosts + ", with permits" * options.permits
+    mode += ", with graces" * options.graces
     of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
     say(f"{of}seeds from {base}{mode}, {count(options.processes, 'process')}")
     if options.mutant:

@@ -317,7 +317,8 @@ class Dispatches:
         journal are safe."""
         execution = worker.start(session, work, now_s)
         self._number(execution)
-        execution.after, execution.late_at = after, late_at
+        execution.after = after
+        execution.late_at = late_at
         if self._journal.is_safe(after):
             self._send(execution)
         else:

@@ -292,9 +292,16 @@ class RouterModel(Judge):
         """Sessions that have lapsed with something unfinished."""
         self.hopeless = False
         """Whether the environment is broken, and nothing is started for that."""
+        self._has_limits = False
+        """Whether executions have limits of their callers."""
+        self._lost_now: list[ModelWork] = []
+        """Works whose executions were lost with their worker in this turn; with a journal ever:
+        what was decided is told later there."""
 
     def forget_turn(self) -> None:
         """Another turn begins."""
+        if not self.journaled:
+            self._lost_now.clear()
         self.found: list[tuple[str, str, str]] = []
         self._owed: dict[RequestId, Told] = {}
         """What is due since this turn, or again."""
@@ -655,6 +662,7 @@ class RouterModel(Judge):
     def worker_lost(self, worker: str) -> None:
         """A worker is proven dead, and all of its executions are over."""
         for where in [each for each in self.runs if each[0] == worker]:
+            self._lost_now.append(self.runs[where].work)
             self.end(where, None)
 
     # -- what becomes of a work -----------------------------------------------
@@ -829,9 +837,25 @@ class RouterModel(Judge):
                 return what[0] == "error" and what[1] in OWN
         return due == what
 
+    def _at_its_limit(self, ticket: ModelTicket, what: Told) -> bool:
+        """Whether the limit of an execution had passed before its worker was lost."""
+        work = ticket.work
+        if work is None or not any(each is work for each in self._lost_now):
+            return False
+        if not self._has_limits or what[1] not in ("execution-limit", "no-answer"):
+            return False
+        if ticket.due not in (None, ("error", "worker-lost")):
+            return False
+        if work.outcome is None:
+            self._complete(work, what)
+        work.outcome = what
+        return True
+
     def _instead(self, request: RequestId, ticket: ModelTicket, what: Told) -> bool:
         """Whether a ticket may be told this though its outcome is due: it is read from a disk,
         where it may be damaged, and where reading takes time."""
+        if self._at_its_limit(ticket, what):
+            return True
         kinds = "outcome", "error", "cancelled"
         if ticket.due is None or ticket.due[0] not in kinds or not self.journaled:
             return False
@@ -1205,6 +1229,7 @@ class Boundary(RouterModel):
             )  # fmt: skip
         else:
             self._keyed(request, message, of, refused)
+        self._has_limits = self._has_limits or message.execution_s is not None
         if message.deadline_s is not None and message.sequence in session.tickets:
             self._add_deadline(message.deadline_s, request)
 

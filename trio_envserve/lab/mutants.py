@@ -851,6 +851,32 @@ JOURNAL.table(
 
 # -- hosts and their leases --------------------------------------------------------------------
 
+GRACES = Family(("G9",), needs=(FaultKind.GRACE,))
+GRACES.table(
+    ("late-is-never-told", "", (), "No dispatch says when its rollout is late.",
+     text(Dispatches._send, "if execution.late_at is not None", "if False")),
+    ("a-worker-keeps-it-to-itself", "", (), "No rollout is told that it is late.",
+     text(WorkerCore._dispatch, "dispatch.late_s", "None")),
+    ("late-is-told-at-the-end-of-the-grace", "", (),
+     "A rollout is told when its limit ends it, and has no grace.",
+     text(Router._late_at, "most_s - work.grace_s", "most_s")),
+    ("a-rollout-is-told-too-early", "", (), "A rollout is told twice its grace before the end.",
+     text(Router._late_at, "- work.grace_s", "- 2 * work.grace_s")),
+    ("a-grace-is-of-executions-only", "", (),
+     "The deadline of a request makes no rollout late.",
+     text(Router._late_at, "if work.ends_at is not None", "if False")),
+    ("waiting-makes-nobody-late", "", (),
+     "The time until a deadline counts from the dispatch.",
+     text(Router._late_at, "work.ends_at - self.clock.last_s",
+          "work.ends_at - self.clock.last_s + (self.awake_s - work.queued_s)")),
+    ("a-lost-dispatch-begins-its-time-anew", "", (FaultKind.LOSE,),
+     "A dispatch that is sent again says what the first one said.",
+     text(Dispatches._send, "- self._clock.awake_s", "- execution.dispatched_s")),
+    ("a-grace-is-forgotten-by-the-next-server", "", (FaultKind.JOURNAL,),
+     "What a journal has left goes on with its limit, and without the grace of that.",
+     text(Works._restore, "left.opened.grace_s", "None")),
+)  # fmt: skip
+
 LEASES = Family(("CRASH", "G1", "G2", "G9"), needs=(FaultKind.HOSTS,))
 """One mutant for each rule of hosts, and for what a router makes of them."""
 
@@ -1059,7 +1085,9 @@ PERMITS.table(
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for family in (WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, LEASES, PERMITS)
+    for family in (
+        WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, GRACES, LEASES, PERMITS,
+    )
     for mutant in family.mutants
 )
 """All of them; their names are unique."""

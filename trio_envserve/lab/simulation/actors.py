@@ -575,6 +575,8 @@ class SimWorker(SimProcess):
         self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
         self.world.happened("began", self.name, key, run.request, run.number)
         self._running[run.number] = RunningExecution(key, run.request)
+        if run.late_s is not None:
+            self.events.after(run.late_s, self.post, self._late, run.number)
         permits = self.world.plan.permits
         if permits is not None:
             self._unclaimed[run.number] = permits.claims_of(key)[::-1]
@@ -662,6 +664,17 @@ class SimWorker(SimProcess):
             if behaviour == "last-words":
                 self.world.faults[FaultKind.KILL_AFTER_OUTCOME] += 1
                 self.events.after(duration_s + 1e-6, self.die, "killed after an outcome")
+
+    def _late(self, number: int) -> None:
+        """A rollout is told that it is late, and soon gives what it has."""
+        execution = self._running.get(number)
+        if execution is None:
+            return
+        self.world.faults[FaultKind.GRACE] += 1
+        self.world.happened("late", self.name, execution.key, number)
+        self.events.note(self.name, f"{execution.key} is late")
+        if number not in self._ignoring:
+            self.events.after(self.rng.uniform(0.0, 0.2), self.post, self._ends, number, False)
 
     def _unblock(self, number: int) -> None:
         self._blocked_s = None
@@ -776,8 +789,12 @@ class SimClient(VirtualProcess):
         )  # fmt: skip
         number = len(self._keys)
         asked = CallSubmitted(
-            number, ask.body, now_s, ask.rerun, ask.max_executions, ask.limit_s, _key(ask)
+            number, ask.body, now_s, ask.rerun, ask.max_executions, ask.limit_s, _key(ask),
+            execution_s=ask.execution_s, grace_s=ask.grace_s,
         )  # fmt: skip
+        if ask.grace_s is not None:
+            of = key_of(ask.body)
+            world.happened("grace", self.name, ask.key, of, ask.execution_s, ask.grace_s)
         effects = self.core.take(asked)
         if ask.use is not None:
             world.faults[FaultKind.KEYS] += 1

@@ -37,6 +37,7 @@ from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
+from .graces import GraceJudge, key_of, label_of
 from .plan import FaultKind, KeyUse, SimulationPlan
 
 # -- what is known ------------------------------------------------------------------------
@@ -161,6 +162,8 @@ class JudgedCall:
     verdict: Verdict | None = None
     received: bool = False
     """The caller has the outcome in hands."""
+    execution_s: float | None = None
+    """Longest time of each execution, by its caller."""
     executions: list[JudgedExecution] = dataclasses.field(default_factory=list)
 
 
@@ -182,11 +185,6 @@ def model_of(plan: SimulationPlan, model: type[Clocks] = Clocks) -> Clocks:
         server.max_executions, server.window, keys.commands,
     )  # fmt: skip
     return model(limits, journaled=plan.has(FaultKind.JOURNAL))
-
-
-def key_of(body: Body) -> str:
-    """The unique name of a call, which is the beginning of its body."""
-    return bytes(body[:64]).partition(b"|")[0].decode()
 
 
 class Book(Judge):
@@ -281,12 +279,6 @@ Dispatch: TypeAlias = "tuple[Observed, int, RequestId]"
 """A worker, a number, and the request that it runs."""
 
 
-def label_of(name: str) -> str:
-    """The key of an input; empty for the name of a call without one."""
-    label, slash, _ = name.partition("/")
-    return label if slash else ""
-
-
 def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> Dispatch:
     """A dispatch, by the name of what it runs.  The number may be used again by a server that
     takes a worker over; and the work of keys has another session in each server."""
@@ -314,6 +306,8 @@ class Wires(Book):
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: dict[Dispatch, Observed] = {}
         """The server that sent each dispatch to its worker."""
+        self.sent_s: dict[tuple[Observed, int], float] = {}
+        """When each was first sent."""
         self.names: dict[RequestId, str] = {}
         """Which call each request about a key is: its client says so as it sends it."""
 
@@ -458,6 +452,7 @@ class Wires(Book):
             request, key = RequestId(message.session, message.sequence), key_of(body)
             dispatch = dispatch_of(worker, message.number, request, key)
             self.dispatched.setdefault(dispatch, worker.home)
+            self.sent_s.setdefault((worker, message.number), self.now_s)
 
     def worker_heard(self, worker: Observed, message: messages.Message) -> None:
         """A worker has dealt with a message of its router."""
@@ -842,6 +837,10 @@ class SimulationJudge(Closings):
                 self.taken_back(who, self.process(what[0]))
             case "declares":
                 self.declared_dead(who, what[0])
+            case "grace":
+                self.calls[key].execution_s = what[1]
+            case "late":
+                pass  # judged by itself (graces.py)
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
             case _:
@@ -949,8 +948,14 @@ class SimulationJudge(Closings):
             self.violation("G4", text, call.key)
 
     def _out_of_time(self, call: JudgedCall) -> bool:
-        """Whether the caller's limit has passed."""
-        return call.limit_s is not None and self.now_s - call.asked_s >= call.limit_s - 0.1
+        """Whether the caller's limit has passed, of its wait or of its last execution."""
+        if call.limit_s is not None and self.now_s - call.asked_s >= call.limit_s - 0.1:
+            return True
+        ran = self._executions(call)
+        if call.execution_s is None or not ran:
+            return False
+        sent_s = self.sent_s.get((ran[-1].worker, ran[-1].number), ran[-1].started_s)
+        return self.now_s - sent_s >= call.execution_s - 0.1
 
     # -- the environment's log and the processes' deaths ------------------------
 
@@ -1067,13 +1072,14 @@ class Judges(Judge):
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         self.model = model_of(plan, model)
         self.guarantees = SimulationJudge(plan, self.model)
+        self.graces = GraceJudge(plan)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         kind = event.kind
         if kind in OF_MODEL:
             return self.model.see(event)
-        found = self.guarantees.see(event)
+        found = [*self.graces.see(event), *self.guarantees.see(event)]
         if kind in SEEN:
             found += self.model.see(event)
         return found

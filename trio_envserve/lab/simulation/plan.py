@@ -16,7 +16,8 @@ same failure, and be kept in a file.  Everything is written there, the limits th
 too: a file shows the same schedule when defaults have changed.
 
 *Hosts* of other machines are a configuration: the plan of a seed with them (:class:`HostPlan`) is
-another one than without them.  So are *permits* that executions claim (:class:`PermitPlan`).
+another one than without them.  So are *permits* that executions claim (:class:`PermitPlan`), and
+calls with a grace (:attr:`FaultKind.GRACE`).
 
 Some things a seed has or has not by its number (:data:`DRAWN_APART`), and what they bring is
 drawn from sources of their own: all other seeds are what they were before there was such a thing.
@@ -102,6 +103,7 @@ class FaultKind(enum.Enum):
     PAUSES = "dispatching pauses after failures"
     JUNK = "a worker sends malformed messages"
     SPREAD = "workers that start are left their share"
+    GRACE = "calls with a grace"
     HOSTS = "workers on hosts of other machines"
     NO_LEASE = "hosts hold no lease"
     CUT_HOST = "host cut off from its router"
@@ -144,10 +146,10 @@ OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
 
 NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
     FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
-    FaultKind.PERMITS,
+    FaultKind.PERMITS, FaultKind.GRACE,
 }  # fmt: skip
-"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and those
-of plans with hosts or permits."""
+"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and of
+other configurations."""
 
 TIMES: dict[FaultKind, tuple[int, int]] = {
     FaultKind.CUT_CLIENT: (1, 5),
@@ -222,6 +224,9 @@ class PlannedAsk:
     body: bytes
     use: KeyUse | None = None
     """The use of a key, if it names one.  Then its body names key and input."""
+    execution_s: float | None = None
+    grace_s: float | None = None
+    """How much of its limits, the end of them, is a grace."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -408,6 +413,12 @@ class SimulationPlan:
             case FaultKind.PAUSES:
                 server = dataclasses.replace(plan.server, pause_after_errors=None)
                 return dataclasses.replace(plan, server=server)
+            case FaultKind.GRACE:
+                asks = tuple(
+                    tuple(dataclasses.replace(a, execution_s=None, grace_s=None) for a in asks)
+                    for asks in plan.asks
+                )
+                return dataclasses.replace(plan, asks=asks)
             case FaultKind.SPREAD:
                 server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
                 return dataclasses.replace(plan, server=server)
@@ -935,6 +946,50 @@ def _longer(ask: PlannedAsk, rng: Random, fence_s: float, at_s: float) -> Planne
     return dataclasses.replace(ask, at_s=at_s, duration_s=duration_s, body=body)
 
 
+# -- graces -------------------------------------------------------------------------------
+
+PART_WITH_GRACE = 0.6
+"""How many of the calls have one."""
+
+SOFT_S = (0.05, 0.2, 1.0)
+"""Limits without their grace.  Most rollouts take less than the half of a second."""
+
+
+def _with_graces(plan: SimulationPlan, rng: Random) -> SimulationPlan:
+    """The same with calls that have a grace, at a deadline, at the limit of an execution, or at
+    both; ``rng`` is read in a fixed order.  All that ask for the same input under a key say the
+    same."""
+    of_input: dict[bytes, PlannedAsk] = {}
+
+    def with_grace(ask: PlannedAsk) -> PlannedAsk:
+        if ask.use is not None and ask.use.act is not KeyAct.ASK:
+            return ask
+        named = ask.body.partition(b"|")[0]
+        if named not in of_input:
+            of_input[named] = drawn(ask)
+        like = of_input[named]
+        if ask.use is None:
+            return like
+        return dataclasses.replace(ask, execution_s=like.execution_s, grace_s=like.grace_s)
+
+    def drawn(ask: PlannedAsk) -> PlannedAsk:
+        if rng.random() >= PART_WITH_GRACE:
+            return ask
+        grace_s, soft_s = rng.uniform(0.1, 1.5), rng.choice(SOFT_S) * rng.uniform(0.5, 1.0)
+        at_execution, at_deadline = rng.choice(((True, False), (False, True), (True, True)))
+        limit_s = ask.limit_s
+        if at_deadline and ask.use is None:
+            limit_s = (rng.uniform(0.1, 3.0) if limit_s is None else limit_s) + grace_s
+        at_execution = at_execution or ask.use is not None
+        return dataclasses.replace(
+            ask, limit_s=limit_s, grace_s=grace_s,
+            execution_s=soft_s + grace_s if at_execution else None,
+        )  # fmt: skip
+
+    asks = tuple(tuple(map(with_grace, asks)) for asks in plan.asks)
+    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.GRACE}, asks=asks)
+
+
 def have_keys(seed: int) -> bool:
     """Whether calls of this seed name keys."""
     return seed % 7 in (2, 5)
@@ -959,15 +1014,19 @@ def brings(what: str, seed: int) -> bool:
 
 
 def plan_of(
-    seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False
-) -> SimulationPlan:
+    seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
+    graces: bool = False,
+) -> SimulationPlan:  # fmt: skip
     """The plan of a run of this seed, without running it; ``hosts``: the one with hosts;
-    ``permits``: the one whose executions claim permits."""
+    ``permits``: the one whose executions claim permits; ``graces``: the one whose calls have a
+    grace."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
     for name, (have, change) in DRAWN_APART.items():
         if have(seed):
             plan = change(plan, Random(f"{number}/{name}"))
+    if graces:
+        plan = _with_graces(plan, Random(f"{number}/graces"))
     plan = _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
     return _with_permits(plan, Random(f"{number}/permits")) if permits else plan
 
@@ -1039,6 +1098,10 @@ def _ends(ask: PlannedAsk) -> list[str]:
     words = []
     if ask.limit_s is not None:
         words.append(f"waits {ask.limit_s:.1f} s")
+    if ask.execution_s is not None:
+        words.append(f"runs {ask.execution_s:.1f} s at most")
+    if ask.grace_s is not None:
+        words.append(f"with {ask.grace_s:.1f} s of grace")
     if ask.cancel_after_s is not None:
         words.append(f"cancelled after {ask.cancel_after_s:.1f} s")
     return words
@@ -1082,6 +1145,9 @@ def from_data(data: Mapping[str, Any]) -> SimulationPlan:
 
 def _ask_to_data(ask: PlannedAsk) -> dict[str, Any]:
     data = dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
+    for name in ("execution_s", "grace_s"):  # few have one
+        if data[name] is None:
+            del data[name]
     if ask.use is None:
         del data["use"]
     else:

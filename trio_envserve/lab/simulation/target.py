@@ -46,10 +46,13 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
     """The protocol that ships, or a mutant of it."""
 
     def __init__(
-        self, *, harsh: bool = False, hosts: bool = False, permits: bool = False, mutant: str = ""
-    ) -> None:
+        self, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
+        graces: bool = False, mutant: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(find(mutant) if mutant else None)
         needs = frozenset() if self.mutant is None else self.mutant.needs
+        self.graces = graces or FaultKind.GRACE in needs
+        """Whether calls have a grace."""
         self.harsh = harsh
         """Whether all seeds are run harsh, not only the odd ones."""
         self.hosts = hosts or FaultKind.HOSTS in needs
@@ -60,7 +63,9 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
     def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
-        return plan_of(seed, harsh=harsh, hosts=self.hosts, permits=self.permits)
+        return plan_of(
+            seed, harsh=harsh, hosts=self.hosts, permits=self.permits, graces=self.graces
+        )
 
     def run(
         self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
@@ -94,6 +99,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         of = f"mutant {self.mutant.name}" if self.mutant else "what ships"
         more = "" if plan.hosts is None else ", with hosts"
         more += "" if plan.permits is None else ", with permits"
+        more += ", with graces" if plan.has(FaultKind.GRACE) else ""
         return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{more}), {of}"
 
     def again(self, seed: int, plan: SimulationPlan) -> str:
@@ -102,6 +108,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         words += ["--harsh"] * (plan.harsh != is_harsh(seed))
         words += ["--hosts"] * (self.hosts and self.mutant is None)
         words += ["--permits"] * (self.permits and self.mutant is None)
+        words += ["--graces"] * (self.graces and self.mutant is None)
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 
