@@ -49,7 +49,8 @@ refused.
 
 A result has ``reward``, or else ``no_reward``, which says why there is none; ``rewards``
 if they are named; ``completion``, the messages after the prompt; ``stop``, which is
-``answer``, ``max_turns`` or ``length`` (the model's answer was cut off); ``usage``;
+``answer``, ``max_turns``, ``length`` (the model's answer was cut off), ``context`` (its context is
+full) or ``deadline`` (the rollout was late); ``usage``;
 ``segments``, the token records, if the endpoint gives the ids of every turn; and ``state``
 with ``prompt``, ``turns``, ``tool_calls``, ``tool_errors`` and ``tools``.
 """

@@ -25,12 +25,12 @@ the field.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ConfigError, ProtocolError
-from ..core.fields import is_seconds
 
 Kind: TypeAlias = Literal["rollout", "group", "rescore"]
 
@@ -92,7 +92,7 @@ class RolloutRequest:
         if self.roles is not NO_ROLES:
             check_roles(self.roles)
         working_s = self.working_s
-        if working_s is not None and not (is_seconds(working_s) and working_s > 0):
+        if working_s is not None and not _is_positive(working_s):
             raise _wrong("working_s", "a positive number", working_s)
         if type(columns) is not tuple:
             # Frozen: a list becomes a tuple.
@@ -151,6 +151,10 @@ def check_roles(roles: object) -> None:
 def _all_strings(items: Iterable[object]) -> bool:
     # The set is quick for plain strings; a subclass of str is a string too.
     return _STR.issuperset(map(type, items)) or all(isinstance(item, str) for item in items)
+
+
+def _is_positive(seconds: Any) -> bool:
+    return type(seconds) in (int, float) and 0 < seconds < math.inf
 
 
 def _wrong(field: str, wanted: str, value: object) -> ConfigError:

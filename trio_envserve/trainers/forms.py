@@ -16,8 +16,8 @@ from typing import Any
 
 from .samples import Sample, SampledGroup, SampledRollout
 
-CUT = ("length", "context", "truncated")
-"""The words of results whose last answer was cut at a limit of tokens."""
+CUT = ("length", "context", "truncated", "deadline")
+"""The words of results that were cut at a limit: of tokens, of a game, or of time."""
 
 
 def ids_of(sample: Sample, rollout: SampledRollout) -> dict[str, Any]:
