@@ -1,4 +1,4 @@
-"""Runs whose calls have a grace: rollouts are told when they are late, and what they give counts."""
+"""Runs with graces: rollouts are told when they are late, and what they give counts."""
 
 from __future__ import annotations
 
