@@ -284,7 +284,7 @@ def test_a_batch_may_have_one_row_and_arrays_of_one():
         ([1, [1, 1], b"s" * 15, [0, 1], D, None, 1, None, None], b"xx", "session is not id"),
         ([1, [1, 1], S, 0, D, None, 1, None, None, [None, ""]], b"xx", "traceparent"),
         ([1, [1, 1], S, [0, 1], D, None, 1, None, None, 5], b"xx", "traceparent"),
-        ([1, [1, 1], S, [0, 1], D, None, 1], b"xx", "5 fields, not 7 to 13"),
+        ([1, [1, 1], S, [0, 1], D, None, 1], b"xx", "5 fields, not 7 to 14"),
     ],
 )  # fmt: skip
 def test_what_is_no_batch_is_refused_whole_with_the_reason(header, blob, why):

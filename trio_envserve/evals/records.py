@@ -44,6 +44,7 @@ _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 _USAGE_WORDS = {
     "calls": "model calls", "failed": "model calls that failed", "retries": "model retries",
+    "waited_s": "seconds of waiting for the model",
 }  # fmt: skip
 
 _COUNTS = frozenset({*_USAGE_WORDS, *_TOKENS.values()})

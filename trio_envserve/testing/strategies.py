@@ -233,6 +233,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
         "bool": st.booleans(),
         "bool / null": st.none() | st.booleans(),
         "seconds / null": st.none() | st.integers(0, 10**9) | st.floats(0, 1e11),
+        "seconds": st.integers(0, 10**9) | st.floats(0, 1e11),
         "spans": spans(),
         "digest": st.one_of(
             [st.binary(min_size=size, max_size=size) for size in (ID_BYTES, DIGEST_BYTES)]

@@ -41,10 +41,21 @@ def test_every_kind_of_record_is_there_again(tmp_path: Path):
         opened(0), Joined(0, b"o" * 16), Started(0), completed(0), late,
         opened(1, b""), completed(1, b""),
         Opened(2, b"\xff", b"\x00", b"d", True, 1, 3, b"", b"body"),
+        Opened(3, b"n", b"k", b"d", True, 1, 3, b"", b"", execution_s=2.5, grace_s=0.5),
         Commanded(True, b"n", b"k", b"u" * 16, 7, False),
     ]  # fmt: skip
     write(tmp_path / "journal", records[:2], records[2:])
-    assert read(tmp_path / "journal") == [Closed(2), *records]
+    assert read(tmp_path / "journal") == [Closed(3), *records]
+
+
+def test_a_first_start_in_the_row_of_its_generation_leaves_its_limits_as_they_were(tmp_path: Path):
+    first = Opened(0, b"n", b"k", b"d" * 32, True, 4, 0, b"c" * 16, b"body", execution_s=2.5)
+    second = first._replace(number=1, grace_s=0.5)
+    start = Started(0, b"w" * 16, 7)
+    write(tmp_path, [first, start, second, start._replace(number=1)])
+    left = remains_of(read(tmp_path)).generations
+    assert [left[number].executions for number in (0, 1)] == [1, 1]
+    assert [left[number].opened for number in (0, 1)] == [first, second]
 
 
 def test_a_new_folder_has_nothing_but_its_time_and_only_its_owner_reads_it(tmp_path: Path):

@@ -154,7 +154,8 @@ from .coverage import (
     count_pairs,
     name_of,
 )
-from .judges import Judges, key_of
+from .graces import key_of
+from .judges import Judges
 from .junk import KINDS, spoilt
 from .network import (
     CLIENT,

@@ -122,7 +122,7 @@ class GraceJudge(Judge):
         wanted = self._wanted_s(now_s, home, sent, message, key)
         late_s = message.late_s
         if wanted is None or late_s is None:
-            if wanted is late_s is None:
+            if wanted is None and late_s is None:
                 return []
             what = "that it is late, and has no grace" if late_s is not None else "no late moment"
             return [Violation("G9", now_s, f"the dispatch of {key} says {what}", key)]
