@@ -70,7 +70,10 @@ def test_ddmin_keeps_what_is_needed_and_little_else(items: list[int], needed: se
 
 @pytest.mark.parametrize("fault", FaultKind)
 def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
-    with_ = {"hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS}
+    with_ = {
+        "hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS,
+        "graces": fault is FaultKind.GRACE,
+    }  # fmt: skip
     seed = next(s for s in range(200) if plan_of(s, harsh=True, **with_).has(fault))
     plan = plan_of(seed, harsh=True, **with_).without(fault)
     assert not plan.has(fault)
@@ -80,6 +83,8 @@ def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
     assert fault is not FaultKind.KEYS or not any(ask.use for asks in plan.asks for ask in asks)
     assert not (fault is FaultKind.LOSE and plan.loss)
     assert not (fault is FaultKind.MANGLE and plan.mangle)
+    graces = [ask.grace_s for asks in plan.asks for ask in asks]
+    assert fault is not FaultKind.GRACE or not any(graces)
     assert fault is not FaultKind.HUGE or plan.message_bytes == PLAIN_MESSAGE_BYTES
     assert fault is not FaultKind.SHORT_LEASE or plan.server.lease_s == PLAIN_LEASE_S
     assert not run(seed, harsh=True, plan=plan).violations

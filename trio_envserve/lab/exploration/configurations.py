@@ -417,6 +417,19 @@ BEYOND: dict[str, str] = {
     "leases-run-while-it-is-stopped": "clocks stand here",
     "kept-outcomes-expire": "clocks stand here",
     "a-start-may-take-for-ever": "clocks stand here",
+    **dict.fromkeys(
+        (
+            "late-is-never-told",
+            "a-worker-keeps-it-to-itself",
+            "late-is-told-at-the-end-of-the-grace",
+            "a-rollout-is-told-too-early",
+            "a-grace-is-of-executions-only",
+            "waiting-makes-nobody-late",
+            "a-lost-dispatch-begins-its-time-anew",
+            "a-grace-is-forgotten-by-the-next-server",
+        ),
+        "clocks stand here",
+    ),
     "a-group-outlives-its-turn": "without its limit nothing pauses",
     **dict.fromkeys(
         ("a-blocked-loop-is-silence", "the-silence-of-a-host-is-that-of-its-workers"),
