@@ -234,6 +234,9 @@ def granted(allowance: int) -> int:
 _BY_ITSELF: Final = ("worker-lost", "stopping", "environment-broken")
 """Codes with which a router ends a work whose execution says nothing."""
 
+AT_LIMITS: Final = ("execution-limit", "no-answer")
+"""Codes with which a router ends a work at the limit of its execution."""
+
 UNKNOWN: Final[Told] = ("unknown",)
 """Outcome of a work that the router has ended while nobody was there to be told."""
 
@@ -295,13 +298,13 @@ class RouterModel(Judge):
         self._has_limits = False
         """Whether executions have limits of their callers."""
         self._lost_now: list[ModelWork] = []
-        """Works whose executions were lost with their worker in this turn; with a journal ever:
-        what was decided is told later there."""
+        """Works whose executions were lost with their worker in this turn."""
+        self._at_limits: list[ModelWork] = []
+        """Those of them that a journal says were ended by a limit before: it is told later."""
 
     def forget_turn(self) -> None:
         """Another turn begins."""
-        if not self.journaled:
-            self._lost_now.clear()
+        self._lost_now.clear()
         self.found: list[tuple[str, str, str]] = []
         self._owed: dict[RequestId, Told] = {}
         """What is due since this turn, or again."""
@@ -758,7 +761,7 @@ class RouterModel(Judge):
             case "stopping" | "environment-broken":
                 may = not work.started and (self.closing or code != "stopping")
             case "execution-limit" | "no-answer":
-                may = work.live
+                may = work.live or (self._has_limits and self._is_lost_now(work))
             case "outcome-too-large":
                 may = work.live and not work.keyed
             case _:
@@ -837,12 +840,14 @@ class RouterModel(Judge):
                 return what[0] == "error" and what[1] in OWN
         return due == what
 
+    def _is_lost_now(self, work: ModelWork) -> bool:
+        return any(each is work for each in self._lost_now)
+
     def _at_its_limit(self, ticket: ModelTicket, what: Told) -> bool:
         """Whether the limit of an execution had passed before its worker was lost."""
-        work = ticket.work
-        if work is None or not any(each is work for each in self._lost_now):
-            return False
-        if not self._has_limits or what[1] not in ("execution-limit", "no-answer"):
+        lost = (*self._lost_now, *self._at_limits)
+        work = next((each for each in lost if each.label == ticket.label), None)
+        if work is None or not self._has_limits or what[1] not in AT_LIMITS:
             return False
         if ticket.due not in (None, ("error", "worker-lost")):
             return False
@@ -912,6 +917,10 @@ class RouterModel(Judge):
         fact = next((each for each in self._facts if each[: len(fact)] == fact), fact)
         self.unsafe.append(fact)
         work = self.numbers.get(fact[1]) if isinstance(fact[1], int) else None
+        if fact[0] == "completed" and work is not None and self._is_lost_now(work):
+            assert outcome is not None
+            if outcome[1] in AT_LIMITS:
+                self._at_limits.append(work)
         if fact[0] == "completed" and work is not None and work.outcome is None:
             assert outcome is not None
             self.decide(work, outcome)
