@@ -1086,7 +1086,16 @@ PERMITS.table(
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
     for family in (
-        WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, GRACES, LEASES, PERMITS,
+        WORKS,
+        ROUTER,
+        WORKERS,
+        CLIENT,
+        BATCHES,
+        KEYS,
+        JOURNAL,
+        GRACES,
+        LEASES,
+        PERMITS,
     )
     for mutant in family.mutants
 )

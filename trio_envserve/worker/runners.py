@@ -56,8 +56,8 @@ from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
-from .apart import ApartCalls, ApartPool, open_apart
 from ..models.waits import EndpointWaits
+from .apart import ApartCalls, ApartPool, open_apart
 from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
