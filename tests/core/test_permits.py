@@ -339,6 +339,18 @@ def granted(pair: Pair) -> list[int]:
     return numbers
 
 
+def heard(pair: Pair) -> list[messages.Message]:
+    """All messages from now on."""
+    messages_: list[messages.Message] = []
+
+    def note(message: messages.Message) -> bool:
+        messages_.append(message)
+        return False
+
+    pair.lose = note
+    return messages_
+
+
 def test_a_claim_is_granted_at_once_and_comes_back_with_its_block():
     pair = pair_of(2)
     pair.claim(0, pair.runs[0])
@@ -428,8 +440,7 @@ def test_a_lost_grant_of_a_rate_is_repaired_by_another_one():
 
 def test_a_statement_that_crosses_a_claim_repeats_nothing():
     pair = pair_of(1)
-    sent: list[messages.Message] = []
-    pair.lose = lambda message: bool(sent.append(message))
+    sent = heard(pair)
     pair.beat()
     pair.claim(0)
     pair.beat()
@@ -492,8 +503,7 @@ def test_hostile_spans_of_claims_cost_nothing():
 
 def test_a_worker_that_has_claimed_nothing_says_nothing_of_claims():
     pair = pair_of(1)
-    sent: list[messages.Message] = []
-    pair.lose = lambda message: bool(sent.append(message))
+    sent = heard(pair)
     pair.beat()
     (beat, state) = (each for each in sent if isinstance(each, messages.Beat | messages.Statement))
     assert beat == messages.Beat(1, [0, 1], {})
@@ -584,7 +594,9 @@ def test_statistics_have_the_names_with_most_claims():
 
 def test_a_rate_is_not_shown_under_the_name_of_a_limit():
     machine = Machine()
-    machine.claims(claim(0), claim(1, per_s=0.1), claim(2, per_s=0.1), claim(3, "b", per_s=0.1))
+    machine.claims(
+        claim(0), claim(1, per_s=0.1), claim(2, per_s=0.1), claim(3, name="b", per_s=0.1)
+    )
     machine.granted()
     machine.claims(claim(4, name="b", per_s=0.1))
     assert [each["name"] for each in machine.permits.records()] == ["a", "b"]

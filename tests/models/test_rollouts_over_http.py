@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -359,7 +360,7 @@ async def test_between_two_requests_a_call_holds_no_permit():
 
 
 async def test_a_rollout_notes_that_it_waits_for_a_limit_over_all(autojump_clock):
-    notes = []
+    notes: list[Any] = []
     go = trio.Event()
     waits = HttpModel(EndpointRecord(url="http://127.0.0.1:9/v1", concurrency_total=1), "mine")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,8 +80,7 @@ async def test_limits_hold_over_the_rollouts_of_a_process_without_a_router(backe
     environment = load(Limited(backend, log))
     async with opened(environment, threads=8) as runner, trio.open_nursery() as nursery:
         for number in range(8):
-            asked = {"request_id": f"ab#{number}"}
-            nursery.start_soon(lambda asked=asked: runner.run(request(), **asked))
+            nursery.start_soon(partial(runner.run, request(), request_id=f"ab#{number}"))
         await until(lambda: log.entered == 2)
         log.free.set()
     assert (log.entered, log.most, log.held) == (8, 2, 0)

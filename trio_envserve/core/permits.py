@@ -33,6 +33,7 @@ import heapq
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple, Protocol, final
 
 from .errors import ProtocolError
@@ -57,6 +58,9 @@ AHEAD_S = 0.2
 
 SHOWN = 32
 """Number of names in the statistics, those with most claims."""
+
+SCANNED = 4096
+"""Number of names among which these are sought, the oldest ones: a look at all could take long."""
 
 
 class PermitHolder(Protocol):
@@ -293,7 +297,7 @@ class Permits:
         """The statistics of the names with most claims.  A limit comes before a rate whose name is
         the same, which no worker of this project gives it."""
         lines = [
-            line for line in self.lines.values()
+            line for line in islice(self.lines.values(), SCANNED)
             if line.limits and not (line.is_rate and (line.name, False) in self.lines)
         ]  # fmt: skip
         lines.sort(key=lambda line: (-len(line.limits), line.name))
