@@ -91,6 +91,8 @@ from trio_envserve.core.worker import (
     NoteMade,
     OutcomeMade,
     RouterMessage,
+    SaveEnded,
+    SaveMade,
     ToRouter,
     WorkerCore,
     WorkerEffect,
@@ -384,6 +386,8 @@ class Pair(Joined):
         """Where the client's present connection is reached."""
         self.runs: list[tuple[bytes, BeginRun]] = []
         self.cancels: list[tuple[bytes, int]] = []
+        self.saves: list[tuple[bytes, SaveEnded]] = []
+        """How the saves of executions have ended."""
         self.exits: list[bytes] = []
         self.granted: list[tuple[bytes, int]] = []
         """Claims whose code goes on, with their workers."""
@@ -505,6 +509,8 @@ class Pair(Joined):
                     self.granted.append((worker, claim))
                 case CancelRun(number):
                     self.cancels.append((worker, number))
+                case SaveEnded():
+                    self.saves.append((worker, effect))
                 case Exit():
                     self.exits.append(worker)
                 case ToRouter(incarnation, message, body, client):
@@ -566,6 +572,11 @@ class Pair(Joined):
     def give_back(self, claim: int, worker: bytes = b"w0-1") -> None:
         """A claim ends."""
         self.work(worker, self.workers[worker].take(ClaimOver(claim)))
+
+    def save(self, state: bytes, run: tuple[bytes, BeginRun] | None = None) -> None:
+        """An execution saves a state, by default the newest."""
+        worker, what = run or self.runs[-1]
+        self.work(worker, self.workers[worker].take(SaveMade(what.number, state)))
         self.settle()
 
     def end(

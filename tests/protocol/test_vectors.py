@@ -222,14 +222,17 @@ def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
     spawn = next(each for each in router.take(PoolOpened((), 0.0)) if isinstance(each, Spawn))
     router.take(Spawned(spawn.worker, 1))
     frames = [spawn.worker, spawn.incarnation, *frames_of(vector)[1:]]
-    assert len(frames) == (5 if vector["message"] in ("WorkerOutcome", "WorkerDelta") else 3)
+    has_body = vector["message"] in ("WorkerOutcome", "WorkerDelta", "WorkerSave")
+    assert len(frames) == (5 if has_body else 3)
     router.take(WorkerMessage(frames, 0.0))
     assert router.malformed == 0
     router.take(WorkerMessage([*frames, EXTRA], 0.0))
     assert router.malformed == 1
 
 
-@pytest.mark.parametrize("vector", one_of(80, 84), ids=lambda each: each["message"])
+@pytest.mark.parametrize(
+    "vector", one_of(80, 84) + one_of(85, 90), ids=lambda each: each["message"]
+)
 def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
     frames = frames_of(vector)
     worker = WorkerCore(frames[0], header_bytes=MOST)

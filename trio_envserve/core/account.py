@@ -34,7 +34,7 @@ class Usage:
     """Places in the queue: works that wait for a worker, and requests that are answered by what
     ran for another account, or never ran."""
     held_bytes: int = 0
-    """Bytes of bodies, waiting or held for a further execution."""
+    """Bytes of bodies, waiting or held for a further execution, and of what was saved for it."""
     running_count: int = 0
     kept_count: int = 0
     """Outcomes that are kept for its clients."""
@@ -200,6 +200,14 @@ class Accounts:
         if not mine_bytes and others_bytes <= most_bytes:
             return True
         return mine_bytes + size_bytes <= self.most(account, most_bytes, others_bytes)
+
+    def may_save(self, account: Account, more_bytes: int) -> bool:
+        """Whether there is room for the save of a work that runs, which takes so many bytes more
+        than the one before."""
+        mine_bytes = account.held_bytes
+        others_bytes = self.all.held_bytes - mine_bytes
+        most_bytes = self.most(account, self.limits.queue_bytes, others_bytes)
+        return more_bytes <= 0 or mine_bytes + more_bytes <= most_bytes
 
     def may_open(self, namespace: bytes, own_bytes: int) -> bool:
         """Whether there is room for another key, with a name and a held body of so many bytes."""

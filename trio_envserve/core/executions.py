@@ -66,6 +66,8 @@ class Job(Protocol):
     traceparent: str | None
     queued_s: float
     suspicion: Suspicion | None
+    saved: Body | None
+    last_save: int
 
     @property
     def id(self) -> RequestId:
@@ -93,7 +95,7 @@ class Execution:
     sequence: int
     dispatched_s: float
     dispatch: Dispatch | None
-    body: bytes | memoryview | None
+    body: Body | None
     """Body to send again if the dispatch was lost; None once the worker has it."""
     is_wanted: bool = True
     """Whether its work still waits for its outcome: not once that is answered or closed."""
@@ -115,6 +117,10 @@ class Execution:
     """Whether an earlier epoch has dispatched it, for a session of that epoch."""
     claims: dict[int, PermitClaim] | None = None
     """Its claims of permits, by their numbers; None before the first one."""
+    saves: int = 0
+    """Number of its last save."""
+    save_refused: str = ""
+    """Reason for which nothing of that is kept; empty if it is kept."""
 
     @property
     def is_holder(self) -> bool:
@@ -204,9 +210,8 @@ class Worker:
 
     def start(self, session: Account, work: Job, now_s: float) -> Execution:
         """Number a new execution of a work; the caller encodes and sends the dispatch."""
-        execution = Execution(
-            self, self.next_number, session, work, work.number, now_s, None, work.body
-        )
+        body = _body(work)
+        execution = Execution(self, self.next_number, session, work, work.number, now_s, None, body)
         self.next_number += 1
         self.live[execution.number] = execution
         self.running += 1
@@ -217,9 +222,11 @@ class Worker:
     def take_back(self, number: int, session: Account, work: Job | None, now_s: float) -> Execution:
         """Enter an execution that an earlier epoch has dispatched here; without a work it is to
         stop.  They are entered in the order of their numbers, before any other."""
-        sequence, body = (0, None) if work is None else (work.number, work.body)
+        sequence, body, saves = 0, None, 0
+        if work is not None:
+            sequence, body, saves = work.number, _body(work), work.last_save
         execution = Execution(
-            self, number, session, work, sequence, now_s, None, body, taken_back=True
+            self, number, session, work, sequence, now_s, None, body, taken_back=True, saves=saves
         )
         self.live[number] = execution
         self.running += 1
@@ -285,6 +292,13 @@ class Worker:
         """Moment at which the execution that has ignored its cancel longest was told to stop; None
         if there is none."""
         return next((e.stop_s for e in self.stopping.values()), None)
+
+
+def _body(work: Job) -> Body | None:
+    """The body of a dispatch of a work: its input, and the state that was saved last."""
+    if work.saved is None or work.body is None:
+        return work.body
+    return b"".join((work.body, work.saved))
 
 
 # -- the dispatches of a router ----------------------------------------------------------
@@ -416,6 +430,7 @@ class Dispatches:
             execution.number,
             execution.session.name,
             None if work is None else work.traceparent,
+            None if work is None or work.saved is None else len(work.saved),
         )
 
     def _send(self, execution: Execution) -> None:

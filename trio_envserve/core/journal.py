@@ -6,8 +6,9 @@ Keys change in memory at once, and each change that must survive a crash appends
 The records of one turn leave the router as one :class:`~.router_effects.Save`; when they
 are on disk, in their order, the router is told :class:`~.router_inputs.Saved`.  What the
 world would see of a change waits until then (G11): a dispatch for the record of its start,
-an answer for that of its outcome, what is said to a cancel, to a forget, or at a deadline for
-that of the end.  An outcome that is to be answered while it is saved has won over both.
+an answer for that of its outcome, a worker for that of the state that it has saved, what is said
+to a cancel, to a forget, or at a deadline for that of the end.  An outcome that is to be
+answered while it is saved has won over both.
 Nobody has seen what a crash loses, so it may be lost.
 
 As records are saved in their order, one number says how much is safe.  Without a journal
@@ -21,8 +22,9 @@ to wait for it is answered as what may have run: nobody knows what the disk has.
 After a crash
 -------------
 A record is there only if all before it are, but for what is over: the records of a closed
-generation may be gone, and those of old commands.  So each prefix of what was appended is a
-history that could have been, and what the world has seen is in each that can be found.
+generation may be gone, those of old commands, and of a saved state once there is a newer one or
+an outcome.  So each prefix of what was appended is a history that could have been, and what the
+world has seen is in each that can be found.
 """
 
 from __future__ import annotations
@@ -91,6 +93,17 @@ class Closed(NamedTuple):
     number: int
 
 
+class StateSaved(NamedTuple):
+    """The last execution of a generation has saved this state, which replaces the one before."""
+
+    number: int
+    save: int
+    """Number among the saves of that execution."""
+    saves: int
+    """Number of saves of all executions."""
+    body: Body
+
+
 class Commanded(NamedTuple):
     """A cancel or forget with an id of its own was answered so."""
 
@@ -104,10 +117,12 @@ class Commanded(NamedTuple):
     """Whether it was a cancel of a generation that had its outcome."""
 
 
-Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Commanded
+Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Commanded | StateSaved
 """Everything that a journal has.  Numbers of generations count through all epochs."""
 
-KINDS: Final[tuple[type[Record], ...]] = (Opened, Joined, Started, Completed, Closed, Commanded)
+KINDS: Final[tuple[type[Record], ...]] = (
+    Opened, Joined, Started, Completed, Closed, Commanded, StateSaved,
+)  # fmt: skip
 """By number.  A new one comes last."""
 _OPENED, _COMPLETED = map(KINDS.index, (Opened, Completed))
 
@@ -122,6 +137,8 @@ def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> lis
         if record.grace_s is None:
             del more[3 if record.execution_s is not None else 2 if record.incarnation else 0 :]
         return [_OPENED, *record[:8], *more, body(record.body)]
+    if isinstance(record, StateSaved):
+        return [KINDS.index(StateSaved), *record[:3], body(record.body)]
     return [KINDS.index(type(record)), *record]
 
 
@@ -134,6 +151,8 @@ def record_of(plain: Sequence[Any]) -> Record:
         return Completed(number, (header, bytes(payload)))
     if made is Opened:
         fields = [*fields[:8], bytes(fields[-1]), *fields[8:-1]]
+    elif made is StateSaved:
+        fields = [*fields[:3], bytes(fields[-1])]
     record: Record = made(*fields)
     return record
 
@@ -152,7 +171,7 @@ class Journal:
         self.unsaved: list[Record] = []
         """Records that no effect has taken yet."""
         self.waiting_bytes = 0
-        """Bytes of inputs and outcomes that are being saved."""
+        """Bytes of inputs, states and outcomes that are being saved."""
         self._given: deque[tuple[int, int]] = deque()
         """Up to which record so many of these came at once, the oldest first."""
         self.failed = ""
@@ -172,7 +191,7 @@ class Journal:
         self.unsaved.clear()
         body_bytes = 0
         for record in records:
-            if isinstance(record, Opened):
+            if isinstance(record, (Opened, StateSaved)):
                 body_bytes += len(record.body)
             elif isinstance(record, Completed):
                 body_bytes += len(record.frames[0]) + len(record.frames[1])
@@ -216,6 +235,12 @@ class Left:
     last: tuple[Incarnation, int] = b"", 0
     """The life of the worker to which the last one of them was dispatched, and its number
     there."""
+    saved: Body | None = None
+    """The newest saved state; None: there is none."""
+    last_save: int = 0
+    """Number of that among the saves of the last execution; 0: that has saved nothing."""
+    saves: int = 0
+    """Number of saves of all executions."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -245,6 +270,10 @@ def _read(left: Remains, record: Record) -> None:
         case Started(number, incarnation, dispatch):
             left.generations[number].executions += 1
             left.generations[number].last = incarnation, dispatch
+            left.generations[number].last_save = 0
+        case StateSaved(number, save, saves, body):
+            here = left.generations[number]
+            here.saved, here.last_save, here.saves = body, save, saves
         case Completed(number, frames):
             left.generations[number].frames = frames
         case Closed(number):

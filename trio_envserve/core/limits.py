@@ -36,6 +36,9 @@ ANNOUNCE_BYTES = 64 * KIB
 HELD_BYTES = 64 * MIB
 """See :attr:`ServerLimits.worker_held_bytes`."""
 
+SAVE_BYTES = 16 * MIB
+"""See :attr:`ServerLimits.save_bytes`."""
+
 CAPACITY = 256
 """Executions that a worker is assumed to take at once, until a worker has said its capacity."""
 
@@ -179,6 +182,12 @@ class ServerLimits(_Checked):
         16 * 1024 * MIB,
         "bytes of outcomes that wait at their workers for that room, most of them in temporary "
         "files (worker_held_bytes); past it dispatching pauses",
+    )
+    save_bytes: int = limit(
+        SAVE_BYTES,
+        "largest state that a rollout saves; each is in memory for as long as its rollout may run "
+        "again, and counts in queue_bytes",
+        told=ToldTo.WORKER,
     )
     worker_held_bytes: int = limit(
         HELD_BYTES,

@@ -72,6 +72,7 @@ from .worker_messages import (
     Granted,
     Missing,
     Retire,
+    SaveAnswer,
     Start,
     Statement,
     Stop,
@@ -80,6 +81,7 @@ from .worker_messages import (
     WorkerHello,
     WorkerNotes,
     WorkerOutcome,
+    WorkerSave,
 )
 
 __all__ = [
@@ -87,10 +89,11 @@ __all__ = [
     "MESSAGES", "UNLOADABLE", "Announced", "Beat",
     "Cancel", "Cancelled", "Claim", "ClaimsEnded", "Declined", "Delta", "Dispatch", "Error",
     "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
-    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "Retire", "Start",
-    "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
-    "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
-    "encode_record", "in_batches", "is_status", "one_by_one", "read", "refused_class",
+    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "Retire",
+    "SaveAnswer", "Start", "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome",
+    "WorkerBroken", "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "WorkerSave",
+    "decode", "encode", "encode_record", "in_batches", "is_status", "one_by_one", "read",
+    "refused_class",
     "rows_claimed",
 ]  # fmt: skip
 
@@ -99,8 +102,8 @@ Message: TypeAlias = (
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | QueryAnswer | Error
     | Delta | Notes
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
-    | WorkerDelta | WorkerNotes | Claim | ClaimsEnded
-    | Dispatch | Stop | Statement | Retire | Start | Fetch | Granted
+    | WorkerDelta | WorkerNotes | Claim | ClaimsEnded | WorkerSave
+    | Dispatch | Stop | Statement | Retire | Start | Fetch | Granted | SaveAnswer
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = typing.get_args(Message)
@@ -111,9 +114,9 @@ KINDS: dict[Any, int] = {
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21,
     QueryAnswer: 22, Error: 23, Delta: 25, Notes: 26,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
-    Announced: 70, WorkerDelta: 71, WorkerNotes: 72, Claim: 73, ClaimsEnded: 74,
+    Announced: 70, WorkerDelta: 71, WorkerNotes: 72, Claim: 73, ClaimsEnded: 74, WorkerSave: 75,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
-    Granted: 86,
+    Granted: 86, SaveAnswer: 87,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 
@@ -142,7 +145,7 @@ _HELLOS = (Hello, WorkerHello)
 BATCHED: frozenset[Any] = frozenset({Request, Outcome, Dispatch, WorkerOutcome})
 """The kinds whose messages are rows of batches."""
 
-_WITH_BODY = BATCHED | {Delta, QueryAnswer, WorkerDelta, Start}
+_WITH_BODY = BATCHED | {Delta, QueryAnswer, WorkerDelta, WorkerSave, Start}
 
 BATCH_ROWS = 64
 """Most rows of a batch."""

@@ -206,6 +206,7 @@ def lost(
                     if (declared_rerun if asker.rerun is None else asker.rerun)
                     else ", none further without rerun=True"
                 )
+                + _saved(asker.saves)
             ),
             worker=worker.name,
             incarnation=worker.incarnation.hex(),
@@ -237,11 +238,17 @@ def unreadable(why: str, executions: int) -> Callable[[Any], RetainedOutcome]:
     return outcome
 
 
-def lost_before(executions: int) -> RetainedOutcome:
+def _saved(saves: int) -> str:
+    """The number of states that executions had saved, as the end of a message."""
+    return f"; states saved before: {saves}" if saves else ""
+
+
+def lost_before(executions: int, saves: int = 0) -> RetainedOutcome:
     """The outcome of a key that may have run under an earlier server and may not run again.
-    ``executions``: number of its known executions; 0 if none is known."""
+    ``executions``: number of its known executions; 0 if none is known.  ``saves``: number of
+    states that they had saved."""
     known = f"; executions: {executions}" if executions else ""
-    text = f"it may have run on a server that was lost{known}"
+    text = f"it may have run on a server that was lost{known}{_saved(saves)}"
     info = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, text, executions=executions)
     outcome = messages.Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, executions)
     return RetainedOutcome.made(outcome, error_records.encode(info))

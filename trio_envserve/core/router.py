@@ -91,7 +91,14 @@ from .stats import describe, status
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
 from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
-from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
+from .workforce import (
+    DeltaReceived,
+    ExecutionEnded,
+    NotesReceived,
+    SaveReceived,
+    Stray,
+    Workforce,
+)
 
 AGAIN_S = 1.0
 """Seconds until a request is looked at again whose answer waits for the journal when its deadline
@@ -129,7 +136,7 @@ class Router:
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
             limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
-            new_id, self._never_starts, self.warn,
+            new_id, self._never_starts, self.warn, self.wire.message_bytes,
         )  # fmt: skip
         self.hosts = None if lease is None else Hosts(
             self.pool, lease, epoch, needs=needs, wire=self.wire, serves=serves,
@@ -340,6 +347,8 @@ class Router:
                 self._said(each)
             elif isinstance(each, NotesReceived):
                 self._noted(each)
+            elif isinstance(each, SaveReceived):
+                self.works.save(*each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
 

@@ -55,6 +55,7 @@ from .journal import (
     Record,
     Remains,
     Started,
+    StateSaved,
     remains_of,
 )
 from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
@@ -261,7 +262,13 @@ class Work:
     outcome: RetainedOutcome | None = None
     """The outcome, while it is retained."""
     weight: int = 0
-    """Bytes for which its body counts while that is here."""
+    """Bytes for which its body and its saved state count while these are here."""
+    saved: Body | None = None
+    """The newest state that an execution has saved.  Held as long as the body."""
+    last_save: int = 0
+    """Number of that among the saves of the last execution, as a journal has left it."""
+    saves: int = 0
+    """Number of saves of all executions."""
     own_bytes: int = 0
     """Bytes that it takes of ``retained_bytes``, besides its outcome."""
     opened_s: float = 0.0
@@ -321,6 +328,12 @@ class Said(NamedTuple):
     outcome: RetainedOutcome
 
 
+class TellSaved(NamedTuple):
+    """A worker is told that the last save of an execution is safe."""
+
+    execution: Execution
+
+
 class Confirm(NamedTuple):
     """The answer to the cancel of a request."""
 
@@ -328,7 +341,7 @@ class Confirm(NamedTuple):
     started: bool | None
 
 
-Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient
+Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient | TellSaved
 
 
 class Command(NamedTuple):
@@ -378,10 +391,11 @@ class Works:
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
         queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
         new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
-        warn: Callable[[str], None],
+        warn: Callable[[str], None], message_bytes: int,
     ) -> None:  # fmt: skip
         """``never``: the outcome of a work that will never start, now that it is asked for; None
-        if it may start."""
+        if it may start.  ``message_bytes``: the largest body of a dispatch."""
+        self._message_bytes = message_bytes
         self.limits = limits
         self.keys = keys
         self.accounts = accounts
@@ -1012,7 +1026,7 @@ class Works:
         if work.body is not None:
             if work.state is not _W.HELD:
                 self.accounts.hold(work.account, -work.weight)
-            work.body = None
+            work.body = work.saved = None
 
     def _shut(self, work: Work) -> None:
         """Remove a work from the open ones and the queue, and stop its execution; it is kept only
@@ -1103,6 +1117,10 @@ class Works:
                 self.out.append(answer)
             elif isinstance(answer, Confirm):
                 self._confirm(answer, is_safe)
+            elif isinstance(answer, TellSaved):
+                execution = answer.execution
+                execution.save_refused = "" if is_safe else self._unsaved()
+                self._answer_save(execution)
             else:
                 self._give(answer, is_safe)
 
@@ -1390,6 +1408,56 @@ class Works:
         if session is not None and session.ended:
             self.sessions.forget(session)
 
+    def save(self, execution: Execution, save: int, body: Body) -> None:
+        """An execution saves a state for further ones of its work.  Its worker is told once that
+        is safe.  A save that comes again gets the same answer; one before that is answered is
+        ignored, as only a worker that breaks the protocol sends it."""
+        where = execution.worker.incarnation, execution.number
+        if save < execution.saves or self.gate.is_decided(where):
+            return
+        if save > execution.saves:
+            execution.saves = save
+            appended = self.journal.appended
+            execution.save_refused = self._save(execution, body)
+            if self.journal.appended > appended:
+                self.gate.hold(where, TellSaved(execution))
+                return
+        self._answer_save(execution)
+
+    def _save(self, execution: Execution, body: Body) -> str:
+        """Keep the state that an execution has saved, in the place of the one before; or why not.
+        Where no further execution is possible, only a journal gets it."""
+        work: Work | None = execution.work
+        if work is None or work.execution is not execution:
+            return "the request is answered, or nobody waits for it: nothing goes on from here"
+        size_bytes = weight(body)
+        most_bytes = min(self.limits.save_bytes, self._message_bytes - work.body_bytes)
+        if size_bytes > most_bytes:
+            return (
+                f"it has {size_bytes} bytes, and {max(most_bytes, 0)} are allowed (save_bytes, and "
+                "message_bytes for input and state together)"
+            )
+        is_durable = work.account.is_durable
+        if is_durable and (self.journal.lost or not self.gate.has_room()):
+            return self._unsaved()
+        if work.body is not None:
+            more_bytes = size_bytes - (0 if work.saved is None else weight(work.saved))
+            if not self.accounts.may_save(work.account, more_bytes):
+                return f"there is no room for {more_bytes} bytes more of this caller (queue_bytes)"
+            self.accounts.hold(work.account, more_bytes)
+            work.weight += more_bytes
+            work.saved = body
+        work.saves += 1
+        if is_durable:
+            self.journal.append(StateSaved, work.number, execution.saves, work.saves, body)
+        return ""
+
+    def _answer_save(self, execution: Execution) -> None:
+        worker, number = execution.worker, execution.number
+        if worker.live.get(number) is execution:
+            answer = messages.SaveAnswer(number, execution.saves, execution.save_refused)
+            self.dispatches.tell(worker, answer)
+
     def stop(self) -> None:
         """Stop the executions that nobody needs any more: one message to each worker.  Some are
         over at once: not sent yet, or nothing but their outcome was left."""
@@ -1546,12 +1614,15 @@ class Works:
     def _restore(self, left: Left, now_s: float) -> Work:
         number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
         account, name = self._account(namespace), KeyName(namespace, key)
+        saved = left.saved if left.frames is None else None
+        body_weight = weight(body) + (0 if saved is None else weight(saved))
         work = Work(
             account, number, name, digest, rerun, allowance, body,
             len(body), None, left.opened.execution_s, left.opened.grace_s, _W.HELD,
             executions=left.executions, earlier=earlier,
-            lost=frozenset(islice(left.callers, LOST_CALLERS)), weight=weight(body),
-            own_bytes=name.size_bytes + weight(body), opened_s=now_s,
+            lost=frozenset(islice(left.callers, LOST_CALLERS)), weight=body_weight,
+            own_bytes=name.size_bytes + body_weight, opened_s=now_s,
+            saved=saved, last_save=left.last_save, saves=left.saves,
         )  # fmt: skip
         self.generations[number] = self.open[name] = work
         self.accounts.retain(account, 1, work.own_bytes, 0)
@@ -1578,8 +1649,8 @@ class Works:
             else:
                 self._need_no_input(work)
                 self.counters.lost += 1
-                work.body = None
-                self._conclude(work, outcomes.lost_before(work.executions))
+                work.body = work.saved = None
+                self._conclude(work, outcomes.lost_before(work.executions, work.saves))
 
     def take_back(self, work: Work) -> None:
         """The last start of an earlier epoch lives on: it waits to be dispatched, and is counted

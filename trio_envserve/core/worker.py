@@ -22,6 +22,9 @@ A delta is sent once and not kept, since the outcome contains its text.  Between
 the router at most :data:`DELTAS_BYTES` of deltas are sent; further ones are dropped, and the gap in
 their numbers shows it.
 
+An execution has one unanswered save at most.  It is kept and sent again as an outcome is, until a
+:class:`~.messages.SaveAnswer` or a Statement without the execution ends it.
+
 The last note (:mod:`.notes`) of an execution replaces the one before.  Changed notes are sent with
 the beats of the clock (:class:`UnsentNotes`).  A lost note is not repeated: the next note, or the
 outcome, says more.
@@ -37,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from . import error_records, messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION
+from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION, SAVE_BYTES
 from .messages import (
     Claim,
     ClaimsEnded,
@@ -46,6 +49,7 @@ from .messages import (
     Granted,
     Message,
     Retire,
+    SaveAnswer,
     Statement,
     Stop,
     in_batches,
@@ -101,6 +105,13 @@ class NoteMade(NamedTuple):
     note: bytes
 
 
+class SaveMade(NamedTuple):
+    """An execution saves a state; not before the :class:`SaveEnded` of its save before."""
+
+    number: int
+    payload: bytes
+
+
 class OutcomeMade(NamedTuple):
     """An execution has ended in this outcome."""
 
@@ -135,7 +146,7 @@ class ClaimOver(NamedTuple):
 
 
 WorkerInput: TypeAlias = (
-    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade
+    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade | SaveMade
     | OutcomeMade | OutcomeParked | ClaimMade | ClaimOver
 )  # fmt: skip
 """Everything that changes a worker."""
@@ -152,12 +163,21 @@ class BeginRun(NamedTuple):
     """Parent of the execution's spans."""
     late_s: float | None = None
     """Time after which the rollout is late, in seconds; None: never."""
+    saved: Body | None = None
+    """The newest save of an earlier execution; None: there is none."""
 
 
 class CancelRun(NamedTuple):
     """Cancel an execution; its outcome is still to be given."""
 
     number: int
+
+
+class SaveEnded(NamedTuple):
+    """The save of an execution is safe, or (``refused``) nothing of it is kept, for this reason."""
+
+    number: int
+    refused: str
 
 
 class Park(NamedTuple):
@@ -205,7 +225,7 @@ class Exit(NamedTuple):
     """Tear the environment down and exit: no more work comes."""
 
 
-WorkerEffect: TypeAlias = BeginRun | CancelRun | Park | GoOn | ToRouter | Exit
+WorkerEffect: TypeAlias = BeginRun | CancelRun | SaveEnded | Park | GoOn | ToRouter | Exit
 """Everything that a worker's shell must be able to do."""
 
 
@@ -218,6 +238,11 @@ BEAT_MESSAGES = 4
 
 _RECORD_BYTES = 32
 """Bytes that each note counts besides its own, for its number and the work that it makes."""
+
+
+ENDED = "the rollout was cancelled, or has ended"
+UNKNOWN = "the server does not wait for this rollout any more"
+"""Reasons for which a worker refuses a save by itself."""
 
 
 @final
@@ -293,13 +318,28 @@ class _Kept:
     """Its part of the memory for large outcomes, in bytes."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Unanswered:
+    """A save that the router has not answered."""
+
+    message: ToRouter
+    save: int
+    after_beat: int
+    """Number of the last beat before it was last sent."""
+
+
 class WorkerCore:
     """One incarnation of a worker."""
 
     def __init__(
         self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES,
-        most_held_bytes: int = HELD_BYTES,
+        most_held_bytes: int = HELD_BYTES, save_bytes: int = SAVE_BYTES,
     ) -> None:  # fmt: skip
+        self.save_bytes = save_bytes
+        self._saves: dict[int, int] = {}
+        """Number of the last save of each running execution that has one."""
+        self._unanswered: dict[int, _Unanswered] = {}
+        """The unanswered save of each running execution that has one."""
         self.incarnation = incarnation
         self.header_bytes = header_bytes
         self.announce_bytes = announce_bytes
@@ -370,6 +410,8 @@ class WorkerCore:
                     return self._fetch(_numbers(message.numbers), _numbers(message.later))
                 case Granted():
                     return self._go_on(Ranges.from_flat(message.claims), message.after_s)
+                case SaveAnswer():
+                    return self._answered(message)
                 case Retire():
                     return [Exit()]
                 case _:
@@ -400,11 +442,37 @@ class WorkerCore:
             self._notes.keep(number, note)
         return []
 
+    def _save_made(self, given: SaveMade) -> list[WorkerEffect]:
+        """Send a save, unless it cannot be kept."""
+        number, payload = given
+        if number not in self.running or number in self._cancelled:
+            return [SaveEnded(number, ENDED)]
+        if len(payload) > self.save_bytes:
+            text = f"it has {len(payload)} bytes, and {self.save_bytes} are allowed (save_bytes)"
+            return [SaveEnded(number, text)]
+        assert number not in self._unanswered, "the save before has not ended"
+        save = self._saves[number] = self._saves.get(number, 0) + 1
+        (session, sequence), client = self.running[number]
+        message = messages.WorkerSave(session, sequence, number, save)
+        to_router = ToRouter(self.incarnation, message, payload, client)
+        self._unanswered[number] = _Unanswered(to_router, save, self._beat)
+        return [to_router]
+
+    def _answered(self, answer: SaveAnswer) -> list[WorkerEffect]:
+        number = answer.number
+        unanswered = self._unanswered.get(number)
+        if unanswered is None or unanswered.save != answer.save:
+            return []
+        del self._unanswered[number]
+        return [SaveEnded(number, answer.refused)]
+
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
+        self._saves.pop(number, None)
+        self._unanswered.pop(number, None)
         self._notes.drop(number)
         self._claims.end_of(number)
         self._cancelled.discard(number)
@@ -472,10 +540,12 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
-        run = BeginRun(
-            number, request, dispatch.client, body, dispatch.traceparent, dispatch.late_s
-        )
-        return [run]
+        saved = None
+        if dispatch.saved_bytes is not None:
+            at = max(0, len(body) - dispatch.saved_bytes)
+            body, saved = body[:at], body[at:]
+        traceparent, late_s = dispatch.traceparent, dispatch.late_s
+        return [BeginRun(number, request, dispatch.client, body, traceparent, late_s, saved)]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
@@ -530,6 +600,13 @@ class WorkerCore:
                     effects.append(kept.announcement)
         effects += self._go_on(Ranges.from_flat(state.granted or ()))
         effects += map(self._send, self._claims.unknown(state, self._beat))
+        for number, unanswered in list(self._unanswered.items()):
+            if number < state.next and number not in live:
+                del self._unanswered[number]
+                effects.append(SaveEnded(number, UNKNOWN))
+            elif unanswered.after_beat < state.beat:
+                unanswered.after_beat = self._beat
+                effects.append(unanswered.message)
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
@@ -571,6 +648,7 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
     RouterMessage: WorkerCore._message,
     DeltaMade: WorkerCore._delta_made,
     NoteMade: WorkerCore._note_made,
+    SaveMade: WorkerCore._save_made,
     OutcomeMade: WorkerCore._outcome_made,
     OutcomeParked: WorkerCore._outcome_parked,
     ClaimMade: WorkerCore._claim_made,

@@ -108,6 +108,17 @@ class WorkerDelta(NamedTuple):
     delta: Uint
 
 
+class WorkerSave(NamedTuple):
+    """A state that a dispatch saves for further executions of its request.  ``save`` counts those
+    of this dispatch, from 1.  It is sent again until :class:`SaveAnswer` comes; only then the next
+    one is sent.  Framed as :class:`WorkerOutcome`; the body is the workers' own."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    save: Positive
+
+
 class WorkerNotes(NamedTuple):
     """The last notes of these dispatches, in the order of their numbers.
     It may be lost, and nobody asks for it again: the next one says more."""
@@ -141,7 +152,8 @@ class Dispatch(NamedTuple):
     """Runs a request.  ``number`` counts per incarnation; each runs at most once.
     ``traceparent`` is the span of the execution, or that of the request's caller.  ``late_s``,
     counted from the arrival of the dispatch: when the rollout is late, and is to give what it has
-    (null: never)."""
+    (null: never).  Of the body so many last bytes (``saved_bytes``) are the newest save of an
+    earlier execution, if there is one."""
 
     session: Id
     sequence: Uint
@@ -149,6 +161,7 @@ class Dispatch(NamedTuple):
     client: Text
     traceparent: Traceparent = None
     late_s: OptionalSeconds = None
+    saved_bytes: Count = None
 
 
 class Stop(NamedTuple):
@@ -197,3 +210,12 @@ class Granted(NamedTuple):
 
     claims: Spans
     after_s: Seconds
+
+
+class SaveAnswer(NamedTuple):
+    """Save ``save`` of a dispatch is safe.  With a text in ``refused`` nothing of it is kept, for
+    this reason, and the save before it stays."""
+
+    number: Uint
+    save: Positive
+    refused: Text

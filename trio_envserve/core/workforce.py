@@ -39,6 +39,7 @@ from .messages import (
     WorkerHello,
     WorkerNotes,
     WorkerOutcome,
+    WorkerSave,
 )
 from .pausing import Pausing
 from .pool import Life, LifeInput, Phase, Pool
@@ -85,6 +86,15 @@ class NotesReceived(NamedTuple):
     """Executions that have a new :attr:`~.executions.Execution.note`."""
 
 
+class SaveReceived(NamedTuple):
+    """A state that an execution saves."""
+
+    execution: Execution
+    save: int
+    """Its number among the saves of the execution."""
+    body: Body
+
+
 class MalformedRow(NamedTuple):
     """A row of a batch that contradicts what the router knows; the other rows count."""
 
@@ -92,7 +102,9 @@ class MalformedRow(NamedTuple):
     """The contradiction, for people."""
 
 
-WorkerReport: TypeAlias = ExecutionEnded | Stray | DeltaReceived | NotesReceived | MalformedRow
+WorkerReport: TypeAlias = (
+    ExecutionEnded | Stray | DeltaReceived | NotesReceived | SaveReceived | MalformedRow
+)
 """Reading of a worker's message, for the router."""
 
 
@@ -302,6 +314,8 @@ class Workforce:
                 return self._outcomes(life, rows, now_s)
             case WorkerDelta() if body is not None:
                 return self._delta(life, message, body)
+            case WorkerSave() if body is not None:
+                return self._save(life, message, body)
             case WorkerHello():
                 self._hello(life, message, now_s)
             case WorkerBroken():
@@ -508,6 +522,13 @@ class Workforce:
             return []  # its outcome has the whole text, or nobody wants it
         return [DeltaReceived(execution, delta.delta, payload)]
 
+    def _save(self, life: Life, save: WorkerSave, body: Body) -> list[SaveReceived]:
+        worker = self.workers.get(life.id)
+        execution = None if worker is None else _reported(worker, save)
+        if execution is None or execution.size_bytes is not None:
+            return []  # it has ended, and its worker drops what nobody has answered
+        return [SaveReceived(execution, save.save, body)]
+
     def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:
         numbers = Ranges.from_flat(message.numbers)
         if len(numbers) != len(message.notes):
@@ -579,7 +600,9 @@ class Workforce:
         return sum(len(worker.live) for worker in self.workers.values())
 
 
-def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -> Execution | None:
+def _reported(
+    worker: Worker, report: Announced | WorkerOutcome | WorkerDelta | WorkerSave
+) -> Execution | None:
     """The live execution that a report is about; None if it has ended."""
     execution = worker.live.get(report.number)
     if execution is None or execution.taken_back:  # an earlier epoch has given it another id
