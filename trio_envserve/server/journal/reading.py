@@ -13,9 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import ServerStartError
-from ...core.journal import Closed, Completed, Opened, Record
+from ...core.journal import Closed, Completed, Opened, Record, StateSaved
 from .folder import BODIES, DATABASE, SAFE
-from .rows import APPLICATION, SCHEMA, Row, State, digest_of, read_row, unpack_state
+from .rows import (
+    APPLICATION,
+    SCHEMA,
+    SCHEMA_WITH_STATES,
+    Row,
+    State,
+    digest_of,
+    read_row,
+    unpack_state,
+)
 from .store import connect, number_of, read_safe
 
 SHOWN = 10
@@ -85,11 +94,11 @@ def check_kind(folder: Path, connection: sqlite3.Connection) -> None:
         raise ServerStartError(
             f"{folder / DATABASE} is a database of another program; name another folder"
         )
-    if schema not in (0, SCHEMA):
+    if schema not in (0, SCHEMA, SCHEMA_WITH_STATES):
         which = "a later" if schema > SCHEMA else "an earlier"
         raise ServerStartError(
             f"the journal {folder} was written by {which} version (its schema is {schema}, and "
-            f"this one knows {SCHEMA}): use that version, or name another folder"
+            f"this one knows {SCHEMA_WITH_STATES}): use that version, or name another folder"
         )
 
 
@@ -196,7 +205,9 @@ def _check_whole(folder: Path, found: JournalContents) -> None:
 def _lost(entry: JournalEntry, found: JournalContents) -> str:
     record = entry.record
     number = entry.row.number
-    what = "the outcome" if isinstance(record, Completed) else "the input"
+    what = "the input"
+    if isinstance(record, (Completed, StateSaved)):
+        what = "the outcome" if isinstance(record, Completed) else "the saved state"
     for other in found.entries:
         if other.row.number == number and isinstance(other.record, Opened):
             return f"{what} of {name_of(other.record)} is missing or was changed"

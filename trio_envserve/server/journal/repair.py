@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-An outcome whose record is whole is kept, and so is work that waits.  Of work whose outcome
-or input is lost, and, where nobody knows which records are missing, of all work without an
-outcome, nothing is known but that it may have run: it is kept with all of its allowance
+An outcome whose record is whole is kept, and so is work that waits.  Of work whose outcome,
+saved state or input is lost, and, where nobody knows which records are missing, of all work
+without an outcome, nothing is known but that it may have run: it is kept with all of its allowance
 used, so it is never run again.  A key of which no record is left cannot be kept, and that is
 told: an ask under it runs.  Numbers of generations go on far behind the last that is known.
 """
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.journal import Closed, Commanded, Completed, Opened, Record
+from ...core.journal import Closed, Commanded, Completed, Opened, Record, StateSaved
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
 from .reading import JournalContents, JournalEntry, name_of, read_all
-from .rows import State, pack_rows
+from .rows import State, pack_rows, schema_of
 from .store import connect, create, read_safe
 
 NUMBERS_SKIPPED = 1_000_000
@@ -67,6 +67,7 @@ def repair(folder: Path, identity: Identity) -> Repaired:
         folder,
         State(count, packed.sums, next_number, state.uptime_s, state.adopted, state.identity),
         packed,
+        schema_of(records),
     )
     return report
 
@@ -111,7 +112,9 @@ def _of_generation(
     report.may_have_run.append(name_of(opened))
     used = opened._replace(allowance=0, earlier=opened.earlier + opened.allowance)
     yield used
-    yield from (record for record in records if not isinstance(record, Opened | Closed))
+    yield from (
+        record for record in records if not isinstance(record, Opened | Closed | StateSaved)
+    )
 
 
 def _put_aside(folder: Path) -> Path:

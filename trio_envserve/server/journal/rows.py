@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import cbor2
 
-from ...core.journal import Completed, Opened, Record, plain_of, record_of
+from ...core.journal import KINDS, Completed, Opened, Record, StateSaved, plain_of, record_of
 from ...core.limits import KIB
 from ...core.terms import Body
 from .folder import Identity
@@ -20,7 +20,11 @@ FILE_BYTES = 256 * KIB
 APPLICATION = 0x7452454A
 """Marks the database as a journal of this package."""
 SCHEMA = 2
-"""Which tables it has.  A later one is not read."""
+"""Which tables and records it has.  A later one is not read."""
+SCHEMA_WITH_STATES = 3
+"""That of a journal in which saved states are, or have been."""
+STATES = f"substr(record, 2, 1) = x'{KINDS.index(StateSaved):02x}'"
+"""Condition for the rows of saved states: a record is a short list, and begins with its kind."""
 
 TABLES = (
     """CREATE TABLE records (
@@ -135,7 +139,7 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
         body: Body | None = None
         if isinstance(record, Completed):
             body = record.frames[1]
-        elif isinstance(record, Opened):
+        elif isinstance(record, (Opened, StateSaved)):
             body = record.body
         file, kept = 0, b""
         if body is not None and len(body) > FILE_BYTES:
@@ -151,6 +155,12 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
         in_row = None if body is None else bytearray(kept)
         values += row, number, uptime_s, bytearray(plain), file, in_row, bytearray(sum)
     return Packed(values, sums, bodies)
+
+
+def schema_of(records: Iterable[Record]) -> int:
+    """Least schema of a journal with these records."""
+    has_states = any(isinstance(record, StateSaved) for record in records)
+    return SCHEMA_WITH_STATES if has_states else SCHEMA
 
 
 def read_row(row: Row, body: bytes | None) -> Record:

@@ -28,13 +28,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from ...core.journal import Closed, Opened, Record, Started
+from ...core.journal import Closed, Completed, Opened, Record, Started, StateSaved
 from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, beside, sync_folder
-from .rows import APPLICATION, SCHEMA, TABLES, Packed, Row, State, pack_rows, pack_state
+from .rows import (
+    APPLICATION,
+    SCHEMA,
+    STATES,
+    TABLES,
+    Packed,
+    Row,
+    State,
+    pack_rows,
+    pack_state,
+    schema_of,
+)
 
 LOG = f"{DATABASE}-wal"
 NUMBERED = "WHERE number IN (%s)"
+OLD_STATES = f"{NUMBERED} AND {STATES}"
 OLD_COMMANDS = "WHERE number IS NULL AND uptime_s < %s"
 GET_STATE = "SELECT state FROM state WHERE id = 1"
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
@@ -82,6 +94,7 @@ class Store:
         self._pruned = state.records
         self._last = connection.execute(GET_STATE).fetchone()
         """The state after the last commit."""
+        (self._schema,) = connection.execute("PRAGMA user_version").fetchone()
         self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
         """Places of the database and of its log on the disk; None: not known yet."""
         noted = read_safe(folder)
@@ -94,9 +107,15 @@ class Store:
         state = self.state._replace(uptime_s=uptime_s)
         gone: list[int] = []
         kept, closed = sorted_out(records)
+        stale = without_states(kept)
+        schema = max(self._schema, schema_of(kept))
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             self._check_ours()
+            if schema > self._schema:
+                self._connection.execute(f"PRAGMA user_version = {schema}")
+            elif schema > SCHEMA and stale:
+                state = self._remove(OLD_STATES, stale, state, gone)
             state = self._put(kept, state)
             if closed:
                 state = state._replace(records=state.records + len(closed))
@@ -112,7 +131,7 @@ class Store:
             with suppress(sqlite3.Error):  # some errors have rolled it back already
                 self._connection.execute("ROLLBACK")
             raise
-        self.state, self._last = state, packed[:1]
+        self.state, self._last, self._schema = state, packed[:1], schema
         if self._files[LOG] is None:
             self._files[LOG] = _place(self.folder / LOG)
         self.note()
@@ -218,6 +237,21 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
     return rows, closed
 
 
+def without_states(rows: list[Record]) -> list[int]:
+    """Take out of these records the states that later ones replace, or end.  Returns the numbers
+    of the generations of which earlier states go, too."""
+    newest: dict[int, Record] = {}
+    for record in rows:
+        if isinstance(record, (StateSaved, Completed)):
+            newest[record.number] = record
+    if newest:
+        rows[:] = [
+            record for record in rows
+            if not isinstance(record, StateSaved) or newest[record.number] is record
+        ]  # fmt: skip
+    return list(newest)
+
+
 def number_of(sum: bytes | bytearray) -> int:
     """A sum as a number."""
     return int.from_bytes(sum, "little")
@@ -241,7 +275,7 @@ def connect(folder: Path, *, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def create(folder: Path, state: State, packed: Packed | None = None) -> None:
+def create(folder: Path, state: State, packed: Packed | None = None, schema: int = SCHEMA) -> None:
     """Make the files of a journal in a folder that has none, with these rows.  ``safe``
     comes last: without it nothing was ever there."""
     bodies = folder / BODIES
@@ -251,7 +285,7 @@ def create(folder: Path, state: State, packed: Packed | None = None) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(f"PRAGMA user_version = {schema}")
         for table in TABLES:
             connection.execute(table)
         if packed is not None:
