@@ -32,6 +32,7 @@ from trio_envserve.worker.execution_tasks import PORTION, TURN_S, ExecutionTasks
 from trio_envserve.worker.outcomes import OutcomeMaker
 from trio_envserve.worker.parking import Parking
 from trio_envserve.worker.runners import open_runner
+from trio_envserve.worker.saves import Saves
 
 TRIO_NOTICES = tuple(map(int, trio.__version__.split(".")[:2])) >= (0, 31)
 """Earlier ones take a task that leaves its nursery open for one that is done."""
@@ -282,8 +283,10 @@ async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(autojump_cloc
 
     async with open_runner(load(body), threads=1) as runner, trio.open_nursery() as nursery:
         outcomes = OutcomeMaker(runner, worker="w", incarnation=b"i" * 16, wire=WIRE)
+        saves = Saves(lambda number, save: None, WIRE)
         tasks = ExecutionTasks(
-            outcomes, Parking(lambda number, view: None, MIB), lambda number: (print, print),
+            outcomes, Parking(lambda number, view: None, MIB),
+            lambda run: (print, print, saves.begin(run)),
             lambda *end: ended.append(end), trio.Event(),
         )  # fmt: skip
         nursery.start_soon(tasks.run)

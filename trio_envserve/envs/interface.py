@@ -57,6 +57,7 @@ from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .late import Late
 from .notes import RolloutNotes
 from .permits import Permit, PermitSource, claimed_limit, claimed_rate
+from .saves import SavedTurn
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """The way in which the code of an environment is run."""
@@ -149,8 +150,13 @@ class Rollout:
     """Whether the limit of the call has passed and its grace (``grace_s``) has begun: give what
     there is.  ``rollout.late.is_set()`` and ``rollout.late.left_s()`` may be called in any
     thread, ``await rollout.late.wait()`` on trio and asyncio."""
+    saved: SavedTurn | None = None
+    """The newest state that an earlier execution, or an earlier attempt, has saved; None: there is
+    none."""
     _in_role: Callable[[str], Model] = _no_roles
     """The model in a role."""
+    _keep: Callable[[SavedTurn], Any] | None = None
+    """Saves a state; None: nothing goes on from it."""
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
     _apart: Apart = dataclasses.field(default_factory=NoApart)
@@ -275,6 +281,38 @@ class Rollout:
             reply = self._apart.run_sync(call)
         return value_of(call.name, reply)
 
+    async def save(self, state: Any, *, doing: str | None = None) -> None:
+        """Save a state, which replaces the one before; a further execution finds it in
+        :attr:`saved` (trio and asyncio).  Returns once it is safe.
+
+        Raises ``SaveRefused`` if nothing of it is kept, and ``EncodingError`` for what has no
+        encoding; then the state before it stays.
+
+        Args:
+            state: Any value that can be encoded.
+            doing: What the code does next, in words, if it must not be done twice: a further
+                execution is told that it is in doubt.
+        """
+        if isinstance(self.model, BlockingModel):
+            raise TypeError("this environment runs in a thread: call save_sync()")
+        turn = _turn(state, doing)
+        if self._keep is not None:
+            await self._keep(turn)
+
+    def save_sync(self, state: Any, *, doing: str | None = None) -> None:
+        """The same for environments that run in a thread; may be called in any thread that the
+        environment starts.  Raises also :class:`RolloutCancelled`.
+
+        Args:
+            state: Any value that can be encoded.
+            doing: What the code does next, in words, if it must not be done twice.
+        """
+        if not isinstance(self.model, BlockingModel):
+            raise TypeError("save_sync() is for environments that run in a thread: await save()")
+        turn = _turn(state, doing)
+        if self._keep is not None:
+            self._keep(turn)
+
     @contextmanager
     def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:
         """A span for this block in the trace of the rollout, if that is kept::
@@ -365,6 +403,12 @@ class _Call(NamedTuple):
     usage: ModelUsage
     """The counts that it belongs to."""
     began_s: float
+
+
+def _turn(state: Any, doing: str | None) -> SavedTurn:
+    if doing is not None and not isinstance(doing, str):
+        raise TypeError(f"doing must be text, not {type(doing).__name__}")
+    return SavedTurn(state, doing)
 
 
 def recorded(value: Any, rollout: Rollout) -> Any:

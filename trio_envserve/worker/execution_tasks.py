@@ -31,6 +31,7 @@ from ..models.waits import EndpointWaits
 from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
 from .permits import WorkerPermits
+from .saves import ExecutionSaves
 from .stacks import REQUEST
 
 TURN_S = 0.05
@@ -43,6 +44,8 @@ SHORTEST_S = 0.05
 for its model has as much time left after it as before."""
 
 Say: TypeAlias = Callable[[bytes], None]
+Begun: TypeAlias = tuple[Say, Say, ExecutionSaves]
+"""Takers of the deltas, the notes and the saves of an execution."""
 
 
 def _nursery() -> trio.Nursery:
@@ -88,11 +91,11 @@ class ExecutionTasks:
     """The executions of one incarnation."""
 
     def __init__(
-        self, outcomes: OutcomeMaker, parking: Parking, says_of: Callable[[int], tuple[Say, Say]],
+        self, outcomes: OutcomeMaker, parking: Parking, begins: Callable[[BeginRun], Begun],
         ended: Callable[[BeginRun, Outcome | None, float | None], None], done: trio.Event,
         permits: WorkerPermits | None = None,
     ) -> None:  # fmt: skip
-        """``says_of``: returns what takes the deltas and the notes of an execution.  ``permits``:
+        """``begins``: returns what takes the deltas, notes and saves of an execution.  ``permits``:
         those of the worker; None: limits hold over the runner.  ``ended`` is
         called with each end: with an outcome, or None if the execution was cancelled; and with the
         time at which its code began, or None if it did not.  ``done`` is set when the worker's own
@@ -101,7 +104,7 @@ class ExecutionTasks:
         """Whether no further execution is to start."""
         self._outcomes = outcomes
         self._parking = parking
-        self._says_of = says_of
+        self._begins = begins
         self._ended = ended
         self._done = done
         self._permits = permits
@@ -197,7 +200,7 @@ class ExecutionTasks:
                             waits = working.waits
                             _nursery().start_soon(working.run)
                         made = self._outcomes.of(
-                            request, asked, began_s, scope, *self._says_of(run.number),
+                            request, asked, began_s, scope, *self._begins(run),
                             run.traceparent, permits, late, waits,
                         )  # fmt: skip
                         if run.traceparent is None:

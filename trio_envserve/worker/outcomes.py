@@ -43,6 +43,7 @@ from .failures import (
 )
 from .permits import ExecutionPermits
 from .runners import Runner
+from .saves import ExecutionSaves
 
 Outcome: TypeAlias = tuple[Status, SentBody]
 
@@ -83,8 +84,9 @@ class OutcomeMaker:
     async def of(
         self, request: str, asked: foreign.CodeResult, began_s: float,
         scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
-        traceparent: str | None = None, permits: ExecutionPermits | None = None,
-        late: Late | None = None, waits: EndpointWaits | None = None,
+        saves: ExecutionSaves | None = None, traceparent: str | None = None,
+        permits: ExecutionPermits | None = None, late: Late | None = None,
+        waits: EndpointWaits | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
         """Run the environment; returns the result, or an error with the reason.  ``said`` is called
         with each delta, ``noted`` with each note, in any thread.  ``traceparent`` is the span of
@@ -94,7 +96,7 @@ class OutcomeMaker:
         try:
             value = await self._runner.run(
                 asked.value, request_id=request, here=True, said=said, noted=noted,
-                traceparent=traceparent, permits=permits, late=late, waits=waits,
+                traceparent=traceparent, saves=saves, permits=permits, late=late, waits=waits,
             )  # fmt: skip
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)

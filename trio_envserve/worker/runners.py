@@ -10,6 +10,7 @@ one *execution*: it returns the value to encode, or raises
 - :class:`EnvironmentFailure` if the environment failed in the last attempt
   too.  A rollout that failed is repeated up to ``max_retries`` times; the input
   is copied for each attempt, so that none sees what another did to it.
+  It begins with the newest state that is saved by then (:mod:`.saves`).
 - ``trio.Cancelled`` if the calling scope was cancelled, after the environment's
   code has ended.  Cancellation is no failure: nothing is repeated.  An exception
   that the code raised on its way out is logged.  If it returned a value nevertheless,
@@ -45,6 +46,7 @@ from .. import foreign, tracing
 from ..core.durations import Durations
 from ..core.errors import EnvServeError
 from ..core.limits import ServerLimits
+from ..core.values import DecodingError
 from ..envs.interface import Rollout, recorded, trim_state
 from ..envs.late import Late
 from ..envs.loading import LoadedEnvironment
@@ -52,6 +54,7 @@ from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..envs.rescoring import NoScore, rescored, scorer_of
 from ..envs.rewards import ScorerFailed
+from ..envs.saves import SavedTurn
 from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
@@ -64,6 +67,7 @@ from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import callable_from
 from .permits import CarriedPermits, ExecutionPermits, permits_here
 from .roles import NoPolicy, RoleModel
+from .saves import ExecutionSaves
 from .traced import TracedModel
 
 
@@ -90,7 +94,7 @@ class Runner:
         said: Callable[[bytes], None] | None = None,
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
         permits: ExecutionPermits | None = None, late: Late | None = None,
-        waits: EndpointWaits | None = None,
+        waits: EndpointWaits | None = None, saves: ExecutionSaves | None = None,
     ) -> Any:  # fmt: skip
         """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
@@ -98,6 +102,7 @@ class Runner:
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         ``permits``: where the code gets its permits; None: limits hold over this runner.
         ``late``: when its rollouts are late; ``waits`` counts how long they wait for their model.
+        Without ``saves`` nothing that a rollout saves is kept.
         """
         model: Model = self.models.get(request.endpoint)
         trace = tracing.NO_TRACE
@@ -111,7 +116,7 @@ class Runner:
         permits = permits or self._permits.of(next(self._numbers))
         job = _Job(
             self, request, request_id, model, said, noted, trace, permits, late or Late(),
-            EndpointWaits() if waits is None else waits,
+            EndpointWaits() if waits is None else waits, saves,
         )  # fmt: skip
         try:
             if scorer is not None:
@@ -146,9 +151,10 @@ class Runner:
         return records
 
     async def _attempts(self, code: _RolloutCode | _GroupCode | _RescoreCode, *, here: bool) -> Any:
-        """Repeat attempts until one returns a value, ``max_retries`` is used up, or it is late:
-        a further attempt would have nothing to give."""
+        """Repeat attempts until one returns a value, ``max_retries`` is used up, or it is late: a
+        further attempt would have nothing to give.  Each begins with what is saved by then."""
         while code.attempt <= code.max_retries:
+            await code.begin()
             try:
                 return await self._call(code)
             except EnvironmentFailure as failure:
@@ -156,6 +162,7 @@ class Runner:
                     raise
                 log(logging.DEBUG, "%s", failure)
             code.attempt += 1
+        await code.begin()
         if not here:
             return await self._call(code)
         return _value(code, await self._backend.call_here(code))
@@ -223,7 +230,7 @@ def _of_scorer(error: BaseException) -> BaseException:
 class _RolloutCode:
     """A rollout: alone, or a member of a group."""
 
-    __slots__ = ("_env", "_job", "_member", "_rollout", "attempt", "late", "max_retries")
+    __slots__ = ("_env", "_job", "_member", "_rollout", "_saved", "attempt", "late", "max_retries")
     during: Stage = "rollout"
 
     def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
@@ -234,8 +241,12 @@ class _RolloutCode:
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
+    async def begin(self) -> None:
+        """Read what was saved before this attempt."""
+        self._saved = await _saved(self._job, self._member, self)
+
     def __call__(self, context: RunContext) -> Any:
-        self._rollout = self._job.rollout(context, self._member, self.attempt)
+        self._rollout = self._job.rollout(context, self._member, self.attempt, self._saved)
         return self._env.run_rollout(self._rollout)
 
     def finish(self, value: Any) -> Any:
@@ -258,9 +269,16 @@ class _GroupCode:
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
+    async def begin(self) -> None:
+        """Read what was saved before this attempt."""
+        self._saved = [await _saved(self._job, member, self) for member in self._members]
+
     def __call__(self, context: RunContext) -> Any:
         make = self._job.rollout
-        self._rollouts = [make(context, member, self.attempt) for member in self._members]
+        self._rollouts = [
+            make(context, member, self.attempt, saved)
+            for member, saved in zip(self._members, self._saved, strict=True)
+        ]
         return self._run_group(list(self._rollouts))
 
     def finish(self, values: Any) -> Any:
@@ -276,6 +294,17 @@ class _GroupCode:
             _record(value, columns, self.attempt, rollout)
             for value, rollout in zip(values, self._rollouts, strict=True)
         ]
+
+
+async def _saved(job: _Job, member: int, code: _Code) -> SavedTurn | None:
+    """The newest saved state of a member.  Raises :class:`EnvironmentFailure` for bytes that are
+    none."""
+    if job.saves is None:
+        return None
+    try:
+        return await job.saves.saved(member)
+    except DecodingError as error:
+        raise EnvironmentFailure(error, attempts=code.attempt, during=code.during) from error
 
 
 @final
@@ -326,11 +355,13 @@ class _Job:
         self, runner: Runner, request: RolloutRequest, request_id: str, model: Model,
         said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
         trace: tracing.Trace, permits: ExecutionPermits, late: Late, waits: EndpointWaits,
+        saves: ExecutionSaves | None,
     ) -> None:  # fmt: skip
         self._runner = runner
         self._permits = permits
         self.late = late
         self._waits = waits
+        self.saves = saves
         self._trace = trace
         self._said = said
         self._noted = noted
@@ -338,7 +369,9 @@ class _Job:
         self._request_id = request_id
         self._model = model
 
-    def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
+    def rollout(
+        self, context: RunContext, member: int, attempt: int, saved: SavedTurn | None
+    ) -> Rollout:
         """The environment's argument for one attempt."""
         request = self.request
         alone = request.kind != "group"
@@ -377,7 +410,9 @@ class _Job:
             delta=_delta(self._said if alone else None),
             note=note,
             late=self.late,
+            saved=saved,
             _in_role=in_role,
+            _keep=_keep(context, member, self.saves),
             _trace=self._trace,
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),
             _permits=CarriedPermits(acquire, context.carrier),
@@ -389,6 +424,19 @@ class _Job:
         if self.request.kind == "group":
             always["member"] = member
         return RolloutNotes(self._noted, **always)
+
+
+def _keep(
+    context: RunContext, member: int, saves: ExecutionSaves | None
+) -> Callable[[SavedTurn], Any] | None:
+    """The function that environment code calls with each state that it saves."""
+    if saves is None:
+        return None
+
+    def keep(turn: SavedTurn) -> Any:
+        return context.carry(lambda: saves.save(member, turn))
+
+    return keep
 
 
 def _waits(note: RolloutNotes, text: str | None) -> None:

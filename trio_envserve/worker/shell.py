@@ -41,6 +41,8 @@ from ..core.worker import (
     OutcomeParked,
     Park,
     RouterMessage,
+    SaveEnded,
+    SaveMade,
     SetUpFailed,
     ToRouter,
     WorkerCore,
@@ -54,12 +56,13 @@ from ..net import MessageStream
 from ..redaction import hide_named
 from . import forks
 from .deltas import Deltas
-from .execution_tasks import ExecutionTasks, Say
+from .execution_tasks import Begun, ExecutionTasks
 from .failures import EnvironmentFailure, log
 from .outcomes import Outcome, OutcomeMaker, described
 from .parking import Parking
 from .permits import WorkerPermits
 from .runners import Runner, open_runner
+from .saves import Saves
 
 
 def _hide_secrets() -> None:
@@ -89,6 +92,7 @@ async def run_worker(
     core = WorkerCore(
         incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
         most_held_bytes=limits.worker_held_bytes,
+        save_bytes=min(limits.save_bytes, wire.message_bytes),
     )  # fmt: skip
     ready = True
     with forks.watched():
@@ -101,7 +105,7 @@ async def run_worker(
                 outcomes = OutcomeMaker(
                     runner, worker=worker.decode(), incarnation=incarnation, wire=wire
                 )
-                shell = _Shell(stream, core, outcomes, runner, environment, limits)
+                shell = _Shell(stream, core, outcomes, runner, environment, limits, wire)
                 await shell.run(touch)
         except (ConfigError, EnvironmentFailure) as error:
             ready = False
@@ -121,7 +125,7 @@ class _Shell:
 
     def __init__(
         self, stream: MessageStream, core: WorkerCore, outcomes: OutcomeMaker, runner: Runner,
-        environment: LoadedEnvironment, limits: ServerLimits,
+        environment: LoadedEnvironment, limits: ServerLimits, wire: WireLimits,
     ) -> None:  # fmt: skip
         self._stream = stream
         self._core = core
@@ -131,6 +135,7 @@ class _Shell:
         self._limits = limits
         self._parking = Parking(self._parked, limits.worker_held_bytes)
         self._deltas = Deltas(self._deltas_made)
+        self._saves = Saves(self._save_made, wire)
         self._noted: dict[int, bytes] = {}
         """Last note of each execution since the last beat.  Set in any thread, and only popped by
         the loop: notes cost the loop nothing before the next beat."""
@@ -141,7 +146,7 @@ class _Shell:
         self._done = trio.Event()
         self._permits = WorkerPermits(lambda given: self._do(core.take(given)))
         self._tasks = ExecutionTasks(
-            outcomes, self._parking, self._says_of, self._ended, self._done, self._permits
+            outcomes, self._parking, self._begins, self._ended, self._done, self._permits
         )
 
     async def run(self, touch: Callable[[float], None]) -> None:
@@ -231,6 +236,8 @@ class _Shell:
                     self._tasks.add(effect)
                 case CancelRun(number):
                     self._tasks.cancel(number)
+                case SaveEnded(number, refused):
+                    self._saves.answered(number, refused)
                 case Park():
                     self._parking.add(effect.number, effect.payload)
                 case GoOn(claim, after_s):
@@ -242,9 +249,14 @@ class _Shell:
         elif self._unsent and not self._has_unsent.is_set():
             self._has_unsent.set()
 
-    def _says_of(self, number: int) -> tuple[Say, Say]:
-        """What takes the deltas and the notes of an execution, in any thread."""
-        return self._deltas.of(number), partial(self._noted.__setitem__, number)
+    def _begins(self, run: BeginRun) -> Begun:
+        """What takes the deltas and the notes of an execution, in any thread, and its saves."""
+        noted = partial(self._noted.__setitem__, run.number)
+        return self._deltas.of(run.number), noted, self._saves.begin(run)
+
+    def _save_made(self, number: int, save: bytes) -> None:
+        """Give the core a save of an execution."""
+        self._do(self._core.take(SaveMade(number, save)))
 
     def _deltas_made(self, made: list[DeltaMade]) -> None:
         """Give the core the deltas of executions."""
@@ -255,6 +267,7 @@ class _Shell:
         decision."""
         if self._deltas.due:
             self._deltas.drain()  # an execution's deltas precede its outcome
+        self._saves.end(run.number)
         now_s = trio.current_time()
         if began_s is None:
             began_s = now_s

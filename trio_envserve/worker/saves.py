@@ -1,0 +1,177 @@
+"""The saves of executions, from environment code to the core and back.
+
+Theory of operation
+-------------------
+What an execution saves is one value: a map from the member of a group (0 for a single rollout) to
+the encoded state of that member.  So each save has the newest states of all members, and replaces
+the save before.
+
+An execution has one unanswered save at most; who saves meanwhile waits.  A caller that is cancelled
+while it waits leaves its save under way: it may become safe all the same.  So the next attempt
+begins when that is answered.
+
+Large states are encoded and decoded in a thread, in pieces (:mod:`trio_envserve.envs.turns`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, final
+
+import trio
+
+from .. import foreign
+from ..core import values
+from ..core.limits import WireLimits
+from ..core.terms import Body
+from ..core.worker import ENDED, BeginRun
+from ..envs.saves import SavedTurn, SaveRefused
+from ..envs.turns import Threads
+
+
+@final
+class SaveCodec:
+    """Encodes and decodes the saves of one worker."""
+
+    def __init__(self, wire: WireLimits) -> None:
+        self._wire = wire
+        self._threads = Threads()
+
+    def states(self, save: Body) -> dict[int, bytes]:
+        """The encoded states of a save, by member.  Raises ``DecodingError``."""
+        states = values.decode(save, root="saved", limits=self._wire)
+        if isinstance(states, dict):
+            plain = {number: bytes(each) for number, each in states.items() if type(each) is bytes}
+            if len(plain) == len(states) and {int}.issuperset(map(type, plain)):
+                return plain
+        raise values.DecodingError("saved: it is not what this worker saves")
+
+    def save_of(self, states: dict[int, bytes]) -> bytes:
+        """The save with these states."""
+        return values.encode(states, root="save", limits=self._wire)
+
+    async def encoded(self, turn: SavedTurn) -> bytes:
+        """The encoded state.  Raises ``EncodingError``, or what the state's code raises."""
+        record = {"state": turn.state, "doing": turn.doing}
+        made = self._encode(record, at_once=True)
+        if foreign.is_exception(made.error, values.TooMuchWork):
+            made = await self._threads.run(lambda pause: self._encode(record, pause=pause))
+            if foreign.is_exception(made.error, values.NotHere):
+                made = self._encode(record)
+        encoded: bytes = made.unwrap()
+        return encoded
+
+    async def decoded(self, encoded: bytes) -> SavedTurn:
+        """The state.  Raises ``DecodingError``."""
+        made = self._decode(encoded, at_once=True)
+        if foreign.is_exception(made.error, values.TooMuchWork):
+            made = await self._threads.run(lambda pause: self._decode(encoded, pause=pause))
+        record = made.unwrap()
+        if isinstance(record, dict) and record.keys() == {"state", "doing"}:
+            return SavedTurn(**record)
+        raise values.DecodingError("saved: it is not what this worker saves")
+
+    def _encode(self, record: dict[str, Any], **how: Any) -> foreign.CodeResult:
+        return foreign.call(values.encode, record, root="save", limits=self._wire, **how)
+
+    def _decode(self, encoded: bytes, **how: Any) -> foreign.CodeResult:
+        return foreign.call(values.decode, encoded, root="saved", limits=self._wire, **how)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Pending:
+    """A save that is not answered."""
+
+    states: dict[int, bytes]
+    answered: trio.Event = dataclasses.field(default_factory=trio.Event)
+    refused: str = ""
+
+
+@final
+class ExecutionSaves:
+    """The saves of one execution."""
+
+    def __init__(
+        self, before: Body | None, send: Callable[[bytes], None], codec: SaveCodec
+    ) -> None:
+        """``before``: the newest save of an earlier execution."""
+        self._before = before
+        self._send = send
+        self._codec = codec
+        self._states: dict[int, bytes] = {}
+        """The newest encoded states that are safe, by member."""
+        self._pending: _Pending | None = None
+        self._is_over = False
+
+    async def saved(self, member: int) -> SavedTurn | None:
+        """The newest state of a member that is safe; None if there is none.  Raises
+        ``DecodingError``."""
+        while self._pending is not None:
+            await self._pending.answered.wait()
+        self._take_before()
+        encoded = self._states.get(member)
+        return None if encoded is None else await self._codec.decoded(encoded)
+
+    async def save(self, member: int, turn: SavedTurn) -> None:
+        """Save the state of a member, and wait until that is safe.  Raises
+        :class:`SaveRefused`, and what encoding raises."""
+        encoded = await self._codec.encoded(turn)
+        while self._pending is not None:
+            await self._pending.answered.wait()
+        if self._is_over:
+            raise SaveRefused(f"the state was not saved: {ENDED}")
+        self._take_before()
+        pending = self._pending = _Pending({**self._states, member: encoded})
+        self._send(self._codec.save_of(pending.states))  # which may be answered at once
+        await pending.answered.wait()
+        if pending.refused:
+            raise SaveRefused(f"the state was not saved: {pending.refused}")
+
+    def answered(self, refused: str) -> None:
+        """The save under way has ended."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.refused = refused
+            if not refused:
+                self._states = pending.states
+            pending.answered.set()
+
+    def close(self) -> None:
+        """The execution has ended."""
+        self._is_over = True
+        self.answered(ENDED)
+
+    def _take_before(self) -> None:
+        if self._before is not None:
+            before, self._before = self._before, None
+            self._states = self._codec.states(before)
+
+
+@final
+class Saves:
+    """The saves of all executions of one worker."""
+
+    def __init__(self, send: Callable[[int, bytes], None], wire: WireLimits) -> None:
+        self._send = send
+        self._codec = SaveCodec(wire)
+        self._running: dict[int, ExecutionSaves] = {}
+
+    def begin(self, run: BeginRun) -> ExecutionSaves:
+        """The saves of an execution that begins."""
+
+        def send(save: bytes) -> None:
+            self._send(run.number, save)
+
+        begun = self._running[run.number] = ExecutionSaves(run.saved, send, self._codec)
+        return begun
+
+    def answered(self, number: int, refused: str) -> None:
+        """The save of an execution has ended."""
+        if number in self._running:
+            self._running[number].answered(refused)
+
+    def end(self, number: int) -> None:
+        """An execution has ended."""
+        if number in self._running:
+            self._running.pop(number).close()
