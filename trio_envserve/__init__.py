@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
     from .envs.permits import Permit
+    from .envs.saves import SavedTurn, SaveRefused
     from .host.allocator import keep_freed_memory
     from .host.joined import JoinedHost
     from .host.opening import open_host
@@ -183,6 +184,8 @@ __all__ = [
     "RolloutNotes",
     "RunningPage",
     "RunningRollout",
+    "SaveRefused",
+    "SavedTurn",
     "Server",
     "ServerCurve",
     "ServerHealth",
@@ -221,7 +224,7 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
     "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
-    "envs.interface", "core.values", "net", "net.keypairs", "client", "client.aio",
+    "envs.interface", "envs.saves", "core.values", "net", "net.keypairs", "client", "client.aio",
     "host.allocator", "host.joined", "host.opening", "server", "server.curve",
 )  # fmt: skip
 

@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 import trio
 
 from trio_envserve import Rollout
+from trio_envserve.core import values
+from trio_envserve.core.limits import WireLimits
 from trio_envserve.envs import LoadedEnvironment, RolloutRequest
 from trio_envserve.worker.runners import Runner, open_runner
+from trio_envserve.worker.saves import ExecutionSaves, SaveCodec
 
 BACKENDS = ["trio", "thread", "asyncio"]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -60,3 +63,27 @@ class Held:
         self._body(rollout)
         self.over.wait()
         return self._then(rollout)
+
+
+class SavesRouter:
+    """Who answers the saves of one execution: at once, or when the test says so."""
+
+    def __init__(self, before: bytes | None = None, *, at_once: bool = True) -> None:
+        self.sent: list[bytes] = []
+        self.refusal = ""
+        self.at_once = at_once
+        self.saves = ExecutionSaves(before, self._take, SaveCodec(WireLimits()))
+
+    def _take(self, save: bytes) -> None:
+        self.sent.append(save)
+        if self.at_once:
+            self.saves.answered(self.refusal)
+
+    def answer(self, refusal: str = "") -> None:
+        self.saves.answered(refusal)
+
+    def states(self, save: bytes | None = None) -> dict[int, Any]:
+        """What a save has, decoded, by member; by default the last one."""
+        encoded = values.decode(self.sent[-1] if save is None else save)
+        assert isinstance(encoded, dict)
+        return {member: values.decode(each) for member, each in encoded.items()}

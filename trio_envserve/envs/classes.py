@@ -47,6 +47,10 @@ text, or ``{"name": ..., "arguments": {...}}`` for a tool call, or a list of tho
 and the static method ``inputs(n, seed)``.  A method of such a name that takes other arguments is
 refused.
 
+With the attribute ``resumable = True`` the loop saves before each turn: the conversation and what
+``snapshot()`` returns.  A further execution calls ``restore(state)`` with that in place of
+``reset``, and goes on with that turn.  Only then these two names are reserved, and both needed.
+
 A result has ``reward``, or else ``no_reward``, which says why there is none; ``rewards``
 if they are named; ``completion``, the messages after the prompt; ``stop``, which is
 ``answer``, ``max_turns``, ``length`` (the model's answer was cut off), ``context`` (its context is
@@ -64,7 +68,7 @@ import logging
 import os
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -94,6 +98,9 @@ CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 RESERVED = frozenset({"reset", *CALLED})
 """Public methods that are not tools."""
+
+RESUMING: Mapping[str, tuple[str, ...]] = MappingProxyType({"snapshot": (), "restore": ("state",)})
+"""The same of a class that is resumable."""
 
 CLOSE_S = 10.0
 """Time that a ``close`` that is a coroutine may take, in seconds."""
@@ -156,12 +163,17 @@ class ClassEnvironment:
         declared = _attribute(kind, "backend", None)
         self.backend: Backend = "trio" if declared in (None, "thread") else declared
         self.options = options
-        _check(kind, label)
-        self.tools = tools_of(kind, label, reserved=RESERVED)
+        self.resumable = _attribute(kind, "resumable", False)
+        if type(self.resumable) is not bool:
+            raise ConfigError(f"{label}: resumable must be True or False, not {self.resumable!r}")
+        called = {**CALLED, **(RESUMING if self.resumable else {})}
+        _check(kind, label, called)
+        self._reserved = {"reset", *called}
+        self.tools = tools_of(kind, label, reserved=self._reserved)
         self._kind: Any = kind
         self._label = label
         self._make = functools.partial(kind, **args)
-        self._on_loop = _is_on_loop(kind, self.tools)
+        self._on_loop = _is_on_loop(kind, self.tools, RESUMING if self.resumable else ())
         self.gets_rollout = _declares_rollout(kind)
         """Whether its objects have the rollout, and may ask models from their threads."""
         self.rescore = self._rescore if hasattr(kind, "rescore") else None
@@ -220,8 +232,9 @@ class ClassEnvironment:
 
         async def play(made: Any, methods: Methods, tools: Mapping[str, Tool]) -> dict[str, Any]:
             return await ToolLoop(
-                rollout, made, methods, name=self.name, tools=tools, options=self.options
-            ).run()
+                rollout, made, methods, name=self.name, tools=tools, options=self.options,
+                resumable=self.resumable,
+            ).run()  # fmt: skip
 
         return await self._in_turn(rollout, play)
 
@@ -266,7 +279,7 @@ class ClassEnvironment:
         made.append(self._make())
         if self.gets_rollout:
             made[0].rollout = rollout
-        return tools_of_object(made[0], self.tools, self._label, reserved=RESERVED)
+        return tools_of_object(made[0], self.tools, self._label, reserved=self._reserved)
 
     def _methods(self, rollout: Rollout) -> Methods:
         # The name is the one under which threads of an execution are looked for.
@@ -308,13 +321,14 @@ def _declared(kind: type) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _is_on_loop(kind: type, tools: Mapping[str, Tool]) -> bool:
+def _is_on_loop(kind: type, tools: Mapping[str, Tool], resuming: Iterable[str]) -> bool:
     """Whether the methods that do the work are all coroutines."""
-    names = ["reset", *tools, *{"get_reward", "next_message", "close"}.intersection(dir(kind))]
+    optional = {"get_reward", "next_message", "close"}.intersection(dir(kind))
+    names = ["reset", *tools, *resuming, *optional]
     return all(inspect.iscoroutinefunction(getattr(kind, name)) for name in names)
 
 
-def _check(kind: type, label: str) -> None:
+def _check(kind: type, label: str, called: Mapping[str, tuple[str, ...]]) -> None:
     if any(base.__module__.partition(".")[0] == "gymnasium" for base in kind.__mro__):
         raise ConfigError(
             f"{label} is an environment of gymnasium: register it there, and name it "
@@ -327,8 +341,13 @@ def _check(kind: type, label: str) -> None:
                 "of its object, so what another method changes there would be lost"
             )
         need_library()
-    for name in RESERVED:
+    for name in ("reset", *called):
         method = inspect.getattr_static(kind, name, None)
+        if method is None and name in RESUMING:
+            raise ConfigError(
+                f"{label} has resumable = True and no method {name}: it needs snapshot(), which "
+                "returns a state, and restore(state), which begins from that in place of reset()"
+            )
         if method is None:
             continue
         if not callable(getattr(kind, name)):
@@ -338,15 +357,16 @@ def _check(kind: type, label: str) -> None:
                 f"{label}.inputs is asked before there is an object: make it a @staticmethod "
                 "inputs(n, seed). If it is a tool for the model, give it another name"
             )
-        if name in CALLED:
-            _check_signature(kind, name, method, label)
+        if name in called:
+            _check_signature(kind, name, method, label, called[name])
 
 
-def _check_signature(kind: type, name: str, method: Any, label: str) -> None:
+def _check_signature(
+    kind: type, name: str, method: Any, label: str, given: tuple[str, ...]
+) -> None:
     """Raise :class:`ConfigError` for a method of a reserved name that cannot be called as that
     is: a tool, most likely."""
     function = getattr(kind, name)
-    given = CALLED[name]
     is_plain = not isinstance(method, (staticmethod, classmethod))
     try:
         inspect.signature(function).bind(*(["self"] if is_plain else []), *given)

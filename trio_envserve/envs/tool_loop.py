@@ -23,6 +23,7 @@ from typing import Any, Literal, cast, final
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Completion, ContextFull, ToolCall
+from ..models.saved_tokens import completions_of, plain_tokens
 from ..models.tokens import segments
 from ..near import did_you_mean
 from ..options import option, options_of
@@ -140,7 +141,7 @@ class ToolLoop:
 
     def __init__(
         self, rollout: Rollout, made: Any, methods: Methods, *,
-        name: str, tools: Mapping[str, Tool], options: LoopOptions,
+        name: str, tools: Mapping[str, Tool], options: LoopOptions, resumable: bool = False,
     ) -> None:  # fmt: skip
         self._rollout = rollout
         self._made = made
@@ -155,9 +156,14 @@ class ToolLoop:
         """Tools of the caller's: nobody here can carry out a call of one."""
         self._schemas = [*(tool.schema for tool in tools.values()), *self._passed_on.values()]
         self._options = options
+        self._resumable = resumable
         self._messages: list[Any] = []
+        self._prompt: list[Any] = []
+        """The messages before the first answer."""
         self._completions: list[Completion] = []
         self._turns = self._calls = self._errors = 0
+        self._in_doubt: list[int] = []
+        """Turns that an earlier execution may have begun, and that were done again."""
 
     async def run(self) -> dict[str, Any]:
         """The result of the rollout."""
@@ -167,12 +173,18 @@ class ToolLoop:
             prompt_of = {"prompt": messages_of(params)}
             asked = {**prompt_of, **asked}
         given = _given(self._made.reset, asked, of_row=is_row)
-        observation = await self._value(functools.partial(self._made.reset, **given), observed)
-        self._messages = first_messages(
-            prompt_of if is_row else asked, observation, self._options.system
-        )
-        prompt = encodable(self._messages)
+        saved = self._rollout.saved
+        if saved is not None and self._resumable:
+            await self._resume(saved.state)
+        else:
+            observation = await self._value(functools.partial(self._made.reset, **given), observed)
+            self._messages = first_messages(
+                prompt_of if is_row else asked, observation, self._options.system
+            )
+            self._prompt = encodable(self._messages)
         script = await self._own("oracle", _script)
+        for _ in range(self._turns):  # those of before
+            await self._reference(script)
         stop = await self._converse(script)
         is_finished = stop != "max_turns" and (stop != "deadline" or self._turns > 0)
         if isinstance(self._made, Game):
@@ -188,22 +200,55 @@ class ToolLoop:
         return {
             **reward,
             **tokens,
-            "completion": self._messages[len(prompt) :],
+            "completion": self._messages[len(self._prompt) :],
             "stop": stop,
             **({"not_heeded": sorted({*asked} - {*given, *_OF_ROWS})} if is_row else {}),
             "usage": self._rollout.usage.to_record(),
             "state": {
-                "prompt": prompt,
+                "prompt": self._prompt,
                 "turns": self._turns,
                 "tool_calls": self._calls,
                 "tool_errors": self._errors,
                 "tools": self._schemas,
+                **({"in_doubt": self._in_doubt} if self._in_doubt else {}),
                 **(more or {}),
             },
         }
 
+    async def _save(self) -> None:
+        """Save what a further execution needs to go on with this turn."""
+        rollout, messages = self._rollout, encodable(self._messages)
+        state = {
+            "prompt": self._prompt,
+            "messages": messages[len(self._prompt) :],
+            "tokens": plain_tokens(self._completions),
+            "turns": self._turns,
+            "calls": self._calls,
+            "errors": self._errors,
+            "in_doubt": self._in_doubt,
+            "usage": rollout.usage.to_record(),
+            "answered_by": [*rollout._answered_by],
+            "snapshot": await self._value(self._made.snapshot),
+        }
+        await rollout.save(state, doing=f"turn {self._turns + 1}")
+
+    async def _resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from what an earlier execution has saved."""
+        rollout = self._rollout
+        await self._value(functools.partial(self._made.restore, state["snapshot"]))
+        self._prompt = state["prompt"]
+        self._messages = [*state["prompt"], *state["messages"]]
+        self._completions = completions_of(state["tokens"])
+        self._turns, self._calls, self._errors = state["turns"], state["calls"], state["errors"]
+        self._in_doubt = [*state["in_doubt"], self._turns + 1]
+        rollout.usage.resume(state["usage"])
+        rollout._asked.extend(self._prompt)
+        rollout._answered_by.update(dict.fromkeys(state["answered_by"]))
+
     async def _converse(self, script: Iterator[str] | None) -> str:
-        for _ in range(self._options.max_turns):
+        while self._turns < self._options.max_turns:
+            if self._resumable:
+                await self._save()
             reference = await self._reference(script)
             try:
                 completion = await self._asked_in_time(reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any, final
 
 from ..core.durations import Durations
@@ -79,6 +80,16 @@ class ModelUsage:
                 self._took.add(took_s)
             self.failed += 1
             self.retries += max(error.requests - 1, 0)
+
+    def resume(self, record: Mapping[str, Any]) -> None:
+        """Go on from the counts of an earlier execution, which has counted them in its total."""
+        counts = dict(record)
+        roles, self.waits.over_s = counts.pop("roles", {}), counts.pop("waited_s", 0.0)
+        for role, of_role in roles.items():
+            self.of_role(role).resume(of_role)
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, count)
 
     @property
     def waited_s(self) -> float:
