@@ -376,3 +376,49 @@ class Locked:
                     os.close(descriptor)
                 return {"reward": 1.0}
             raise RuntimeError(f"more than {self._most} permits are held at once")
+
+
+class Bookings:
+    """Books a seat with each turn, and says before each which one it will be.  At turn ``at`` of
+    its input its first life waits for ever, having booked (``booked``) or not."""
+
+    TURNS = 40
+
+    def __init__(self, directory: str) -> None:
+        self.stage = Stage(directory)
+        self._log = RunLog(self.stage.log)
+
+    def booked(self, key: str) -> list[int]:
+        """The seats that are booked, in order."""
+        file = self.stage.file(f"{key}.seats")
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    async def run_rollout(self, rollout: Rollout) -> Any:
+        asked = rollout.input
+        key = asked["key"]
+        with self.stage.life(key) as overlap:
+            with self._log.record(rollout, key=key, overlap=overlap):
+                return await self._book(rollout, key, asked["at"], booked=asked["booked"])
+
+    async def _book(self, rollout: Rollout, key: str, at: int, *, booked: bool) -> Any:
+        done, doubts = 0, []
+        if rollout.saved is not None:
+            done, doubts = rollout.saved.state["done"], rollout.saved.state["doubts"]
+        if rollout.saved is not None and rollout.saved.doing is not None:
+            doubts.append(rollout.saved.doing)
+            done += self.booked(key)[-1:] == [done + 1]  # only of this one it must look
+        for turn in range(done + 1, self.TURNS + 1):
+            await rollout.save({"done": turn - 1, "doubts": doubts}, doing=f"books seat {turn}")
+            waits = turn == at and self.stage.first(f"{key}.waits")
+            if waits and not booked:
+                await self._wait(key)
+            with open(self.stage.file(f"{key}.seats"), "a", encoding="ascii") as seats:  # noqa: ASYNC230
+                seats.write(f"{turn}\n")
+            if waits and booked:
+                await self._wait(key)
+        return {"key": key, "doubts": doubts}
+
+    async def _wait(self, key: str) -> None:
+        self.stage.put(f"{key}.at")
+        while not self.stage.exists(f"{key}.on"):
+            await trio.sleep(POLL_S)
