@@ -115,6 +115,8 @@ async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Pa
     assert "seed 8 (usual, with hosts)" in hosted.out.splitlines()[-1]
     done = await fuzz(tmp_path, "--hosts", "--protocol", STORE, "--seed", "8", code=2)
     assert "no hosts" in done.err
+    saving = await fuzz(tmp_path, "--seed", "8", "--saves")
+    assert "seed 8 (usual, with saves)" in saving.out.splitlines()[-1]
 
 
 async def test_a_mutant_is_caught_shown_kept_and_replayed(tmp_path: Path):

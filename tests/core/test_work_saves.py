@@ -96,7 +96,9 @@ def test_g9_a_save_or_its_answer_that_was_lost_is_sent_again(lost: Any):
     pair.beat()
     pair.beat()
     assert told(pair) == [""]
-    assert pair.router.works.sessions.known[pair.session.id].tickets[0].work.saves == 1
+    work = pair.session.tickets[0].work
+    assert work is not None
+    assert work.saves == 1
     pair.die()
     assert saved(pair) == [None, b"state"]
 

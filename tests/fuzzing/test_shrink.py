@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,9 +71,9 @@ def test_ddmin_keeps_what_is_needed_and_little_else(items: list[int], needed: se
 
 @pytest.mark.parametrize("fault", FaultKind)
 def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
-    with_ = {
+    with_: Any = {
         "hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS,
-        "graces": fault is FaultKind.GRACE,
+        "graces": fault is FaultKind.GRACE, "saves": fault is FaultKind.SAVES,
     }  # fmt: skip
     seed = next(s for s in range(200) if plan_of(s, harsh=True, **with_).has(fault))
     plan = plan_of(seed, harsh=True, **with_).without(fault)

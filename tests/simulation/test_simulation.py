@@ -170,8 +170,8 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
         faults.update(each.faults)
         pairs.update(each.pairs)
         told.update(each.told)
-    apart = {FaultKind.DAMAGED_READ, FaultKind.PERMITS, *OF_HOSTS}  # see others here
-    rare = {fault.value for fault in apart}
+    apart = {FaultKind.DAMAGED_READ, FaultKind.PERMITS, FaultKind.SAVES, *OF_HOSTS}
+    rare = {fault.value for fault in apart}  # see others here
     assert {fault.value for fault in FaultKind} - rare == set(faults) - rare
     assert set(TIMES) | HARSH_ONLY <= set(FaultKind)
     for what in ("result", "error worker-lost", "fail server-lost", "fail never-started"):

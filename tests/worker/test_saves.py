@@ -231,7 +231,7 @@ async def test_a_group_that_the_environment_runs_has_the_states_of_its_members()
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_save_that_waits_is_cancelled_with_its_rollout(backend: str):
-    router, raised = SavesRouter(at_once=False), []
+    router, raised = SavesRouter(at_once=False), list[type[BaseException]]()
 
     def plain(rollout):
         try:
@@ -299,22 +299,20 @@ async def test_answers_go_to_the_execution_that_saves():
 # -- what is large, and what is none -----------------------------------------------
 
 
-async def test_a_large_state_is_encoded_and_decoded_in_a_thread():
-    threads: set[str] = set()
+async def test_a_large_state_is_encoded_and_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch):
+    threads: dict[str, set[str]] = {"encode": set(), "decode": set()}
+    for name in threads:
+        code = getattr(values, name)
 
-    class Watching(SaveCodec):
-        def _encode(self, record: Any, **how: Any) -> Any:
-            threads.add(threading.current_thread().name)
-            return super()._encode(record, **how)
+        def watched(*args: Any, code: Any = code, name: str = name, **how: Any) -> Any:
+            threads[name].add(threading.current_thread().name)
+            return code(*args, **how)
 
-        def _decode(self, encoded: bytes, **how: Any) -> Any:
-            threads.add(threading.current_thread().name)
-            return super()._decode(encoded, **how)
-
-    codec = Watching(WIRE)
+        monkeypatch.setattr(values, name, watched)
+    codec = SaveCodec(WIRE)
     turn = SavedTurn([{"n": number} for number in range(20_000)], "counts")
     assert await codec.decoded(await codec.encoded(turn)) == turn
-    assert len(threads) > 1
+    assert all(len(each) == 2 for each in threads.values())
 
 
 async def test_a_large_state_with_code_of_its_own_is_encoded_on_the_loop():

@@ -79,6 +79,7 @@ class Fuzz(VerbOptions):
     hosts: bool = option(False, "Have the workers on hosts, which hold leases.", common=True)
     permits: bool = option(False, "Have rollouts claim permits, which are limited.")
     graces: bool = option(False, "Have calls with a grace, whose rollouts may be late.")
+    saves: bool = option(False, "Have rollouts save states, and go on from them.")
     mutant: str = option(
         "", "Break the core on purpose, and see that it is caught. all: every mutant in turn.",
         metavar="NAME|all", common=True,
@@ -94,29 +95,31 @@ class Fuzz(VerbOptions):
     keep_going: bool = option(False, "Do not stop at the first failure.")
     jobs: int | None = option(None, "Processes.", shown="one for each core", least=1)
 
+    @property
+    def systems(self) -> list[str]:
+        """Names of the configurations that are asked for."""
+        return [name for name in ("hosts", "permits", "graces", "saves") if getattr(self, name)]
+
     def check(self) -> None:
         """Raise ConfigError for options that exclude each other."""
         wrong = {
             "--seconds and --runs exclude each other":
                 self.seconds is not None and self.runs is not None,
-            "--protocol has no mutants, no harsh runs, no hosts, no permits and no graces":
-                self.protocol and (
-                    self.mutant or self.harsh or self.hosts or self.permits or self.graces
-                ),
+            "--protocol has no mutants, no harsh runs, and none of --hosts, --permits, --graces, "
+            "--saves": self.protocol and (self.mutant or self.harsh or self.systems),
             "--graces are judged by one clock: leave out --hosts": self.graces and self.hosts,
             "--config is for --exhaustive, without --protocol":
                 self.config and (self.protocol or not self.exhaustive),
             "--exhaustive has no seeds: the system's bounds say how far":
                 self.exhaustive and (
                     self.many or self.saved or self.seed is not None or self.trace or self.harsh
-                    or self.hosts or self.permits or self.graces
+                    or self.systems
                 ),
             "--exhaustive saves nothing of ours, and takes one mutant":
                 self.exhaustive and not self.protocol and (self.save or self.mutant == "all"),
             "--mutant all has its own number of runs and modes, and no file":
                 self.mutant == "all" and (
-                    self.many or self.saved or self.harsh or self.hosts or self.permits
-                    or self.graces
+                    self.many or self.saved or self.harsh or self.systems
                 ),
             "--trace is for one run: give --seed or --saved":
                 self.trace and (self.many or (self.seed is None and self.saved is None)),
@@ -166,7 +169,7 @@ class Fuzz(VerbOptions):
             return {}
         return {
             "harsh": self.harsh, "hosts": self.hosts, "permits": self.permits,
-            "graces": self.graces, "mutant": self.mutant,
+            "graces": self.graces, "saves": self.saves, "mutant": self.mutant,
         }  # fmt: skip
 
     def tally(self) -> BaseTally[Any]:
@@ -269,8 +272,7 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
     )  # fmt: skip
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
-    mode += ", with hosts" * options.hosts + ", with permits" * options.permits
-    mode += ", with graces" * options.graces
+    mode += "".join(f", with {name}" for name in options.systems)
     of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
     say(f"{of}seeds from {base}{mode}, {count(options.processes, 'process')}")
     if options.mutant:

@@ -47,6 +47,7 @@ from ..core.journal import (
     Opened,
     Record,
     Started,
+    StateSaved,
 )
 from ..core.key_records import KeyAct, Tag
 from ..core.terms import Body, RequestId, Status
@@ -135,6 +136,10 @@ class ModelWork:
     """When that began."""
     last: tuple[bytes, int] = b"", -1
     """The life of a worker, and the number there, of its last start, by the journal."""
+    saved: bytes | None = None
+    """The state with which its next execution begins."""
+    last_save: int = 0
+    """Number of that among the saves of the last execution, by the journal."""
 
     @property
     def keyed(self) -> bool:
@@ -185,6 +190,12 @@ class ModelRun:
     """Whether an earlier router has started it."""
     session: bytes | None = None
     """The session that its worker was told of; None: nothing was sent yet."""
+    save: int = 0
+    """Number of its last save."""
+    state: bytes = b""
+    """The state of that."""
+    save_told: str | None = None
+    """The answer to that; None: there is none yet."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -631,7 +642,55 @@ class RouterModel(Judge):
     def go_on(self, where: tuple[str, int], work: ModelWork) -> None:
         """The last execution of a work lives on at a worker that has come back."""
         work.live, work.restored = True, False
-        self.runs[where] = ModelRun(work, taken_back=True)
+        self.runs[where] = ModelRun(
+            work, taken_back=True, save=work.last_save, state=work.saved or b""
+        )
+
+    def save(self, where: tuple[str, int], save: int, state: bytes) -> None:
+        """An execution saves a state.  One that was answered, or comes before that, is not
+        another."""
+        run = self.runs[where]
+        if save > run.save and (not run.save or run.save_told is not None or run.taken_back):
+            run.save, run.state, run.save_told = save, state, None
+
+    def save_answered(self, where: tuple[str, int], save: int, refused: str) -> None:
+        """A worker is told that a state is safe, or why nothing of it is kept."""
+        run = self.runs.get(where)
+        if run is None or save < run.save:
+            return  # it came together with the outcome, or again together with the next one
+        if save > run.save:
+            self.broken("G5", f"{where[0]} is told of a save that it has not made: {save}")
+            return
+        work = run.work
+        if run.save_told is not None and run.save_told != refused:
+            self.broken("G3", f"{work.label}: two answers to a save that differ", work.label)
+        run.save_told = refused
+        if refused or run.stopped:
+            return
+        if not self.journaled or not work.keyed:
+            work.saved = run.state
+        elif work.saved != run.state:
+            self.broken("G11", f"{work.label} is told that a state is safe, and it was not "
+                        "recorded", work.label)  # fmt: skip
+        self._check_safe([("saved", work.number, save)], "a save is answered", work.label)
+
+    def recorded_state(self, number: int, save: int, state: bytes) -> None:
+        """The record of a state is written."""
+        self.unsafe.append(("saved", number, save))
+        work = self.numbers.get(number)
+        runs = [run for run in self.runs.values() if run.work is work and run.work is not None]
+        if not any((run.save, run.state) == (save, state) and not run.stopped for run in runs):
+            self.broken("G11", f"a state of generation {number} is recorded, and nothing has saved "
+                        "it", _label_of(work))  # fmt: skip
+        elif work is not None:
+            work.saved = state
+
+    def begins_with(self, work: ModelWork, saved: bytes | None) -> None:
+        """An execution is sent to its worker with this state."""
+        if saved != work.saved:
+            self.broken("G11" if self.journaled and work.keyed else "G4", f"{work.label} is sent "
+                        f"with the state {saved!r}, and {work.saved!r} was saved last",
+                        work.label)  # fmt: skip
 
     def stop(self, where: tuple[str, int]) -> None:
         """A worker is told to stop an execution."""
@@ -1294,6 +1353,10 @@ class Boundary(RouterModel):
                     run.announced = True
                     if not run.work.open or run.work.outcome is not None:
                         self.end((worker, number), None)
+            case messages.WorkerSave(session, sequence, number, save):
+                run = self._run_of(worker, number, session, sequence)
+                if run is not None and not run.announced:
+                    self.save((worker, number), save, bytes(body or b""))
             case messages.WorkerHello() if worker not in self.leaving | self.enlisted:
                 self.enlisted.add(worker)
                 self.declared = message.rerun
@@ -1389,7 +1452,9 @@ class Boundary(RouterModel):
     def _commanded(self, worker: str, incarnation: bytes, message: Any, body: Body | None) -> None:
         kind = type(message)
         if kind is messages.Dispatch:
-            self._dispatch(worker, message)
+            self._dispatch(worker, message, body)
+        elif kind is messages.SaveAnswer:
+            self.save_answered((worker, message.number), message.save, message.refused)
         elif kind is messages.Stop:
             for number in numbers_in(spans_of(message.numbers)):
                 self.stop((worker, number))
@@ -1405,11 +1470,16 @@ class Boundary(RouterModel):
     def _closed(self, server: str) -> None:
         self.closed()
 
-    def _dispatch(self, worker: str, message: Any) -> None:
+    def _dispatch(self, worker: str, message: Any, body: Body | None) -> None:
         where = worker, message.number
         run = self.runs.get(where)
+        saved: bytes | None = None
+        if message.saved_bytes is not None and body is not None:
+            saved = bytes(body[len(body) - message.saved_bytes :])
         if run is not None:  # sent again, or, from the journal, at last
             work = run.work
+            if run.session is None and not run.taken_back:
+                self.begins_with(work, saved)
             if run.unsent and ("started", work.number) in self.unsafe:
                 text = f"generation {work.number} is sent before its start is safe"
                 self.broken("G11", text, work.label)
@@ -1424,6 +1494,7 @@ class Boundary(RouterModel):
                 text = f"request {message.sequence} is dispatched, and nobody waits for it"
                 self.broken("G7", text)
             else:
+                self.begins_with(ticket.work, saved)
                 self.start(where, ticket.work)
             return
         found = self.numbers.get(message.sequence)
@@ -1435,6 +1506,7 @@ class Boundary(RouterModel):
         if self.journaled:
             text = f"generation {found.number} is sent, and no record says that it starts"
             self.broken("G11", text, found.label)
+        self.begins_with(found, saved)
         self.start(where, found)
         if where in self.runs:
             self.runs[where].session = message.session
@@ -1453,7 +1525,7 @@ class Boundary(RouterModel):
                     if work is None:
                         self.broken("G11", f"generation {number} starts, and is not open")
                         continue
-                    work.last = incarnation, dispatch
+                    work.last, work.last_save = (incarnation, dispatch), 0
                     worker = self._incarnations.get(incarnation, "")
                     self.start((worker, dispatch), work, unsent=True)
                 case Opened():
@@ -1463,6 +1535,8 @@ class Boundary(RouterModel):
                 case Completed(number, (header, payload)):
                     _, status, body = _kept(header, payload)
                     self.record(("completed", number), told_of(ModelTicket(b"", ""), status, body))
+                case StateSaved(number, save, _, body):
+                    self.recorded_state(number, save, bytes(body))
                 case Closed(number):
                     self.record(("closed", number))
                 case Commanded(forget, namespace, key, tag):
@@ -1507,6 +1581,10 @@ class Boundary(RouterModel):
                 case Started(number, incarnation, dispatch):
                     work = self.numbers[number]
                     work.starts, work.last = work.starts + 1, (incarnation, dispatch)
+                    work.last_save = 0
+                case StateSaved(number, save, _, body):
+                    work = self.numbers[number]
+                    work.saved, work.last_save = bytes(body), save
                 case Completed(number, (header, payload)):
                     work = self.numbers[number]
                     work.outcome, work.restored = _kept(header, payload), False

@@ -849,6 +849,65 @@ JOURNAL.table(
 )  # fmt: skip
 
 
+# -- saved states ------------------------------------------------------------------------------
+
+SAVES = Family(("G4", "G5", "G8", "G9", "G11", "CRASH"), needs=(FaultKind.SAVES,))
+
+
+@SAVES.mutant("G4", "G8", "G11")
+def states_belong_to_names(patch: Patches) -> None:
+    """A work begins with the state that an earlier one of its name has saved."""
+
+    @patch.around(Works, "_save")
+    def save(save: Any, self: Any, execution: Any, body: Any) -> Any:
+        refused = save(self, execution, body)
+        if not refused:
+            self.__dict__.setdefault("states", {})[execution.work.name] = body
+        return refused
+
+    @patch.around(Works, "enter")
+    def enter(enter: Any, self: Any, work: Any) -> None:
+        if work.name is not None and work.saved is None:
+            work.saved = self.__dict__.get("states", {}).get(work.name)
+            work.weight += len(work.saved or b"")
+        enter(self, work)
+
+
+SAVES.table(
+    ("a-worker-is-told-before-its-state-is-safe", "G11", (FaultKind.JOURNAL,),
+     "A save is answered as soon as it has arrived.",
+     text(Works.save, "self.journal.appended > appended", "False")),
+    ("a-state-is-not-recorded", "G11", (FaultKind.JOURNAL,),
+     "States are in memory only, whatever the journal is for.",
+     text(Works._save, "if is_durable:\n", "if False:\n")),
+    ("the-first-state-stays", "G4 G11", (),
+     "A further save is answered, and the first one is kept.",
+     text(Works._save, "work.saved = body", "work.saved = work.saved or body")),
+    ("a-save-that-comes-again-is-another", "G4 G3 G11", (FaultKind.MANGLE,),
+     "A save that is late replaces newer ones.",
+     text(Works.save, "save < execution.saves or ", ""),
+     text(Works.save, "save > execution.saves", "True")),
+    ("any-answer-ends-a-save", "G4 G11", (FaultKind.MANGLE,),
+     "A worker takes the answer to an earlier save for that to the last one.",
+     text(WorkerCore._answered, " or unanswered.save != answer.save", "")),
+    ("a-save-is-sent-once", "G7 G8 G9", (),
+     "A save that was lost, or whose answer was, is not sent again.",
+     text(WorkerCore._state, "unanswered.after_beat < state.beat", "False")),
+    ("an-answer-to-a-save-is-sent-once", "G7 G8 G9", (),
+     "A save that comes again is ignored, though the answer to it was lost.",
+     text(Works.save, "save < execution.saves", "save <= execution.saves")),
+    ("states-of-what-is-stopped-are-kept", "G11 G8 CRASH", (FaultKind.JOURNAL,),
+     "What nobody waits for any more saves a state nevertheless.",
+     text(Works._save, " or work.execution is not execution", "")),
+    ("a-state-may-have-any-size", "G8", (),
+     "The largest state is a matter of the worker.",
+     text(Works._save, "size_bytes > most_bytes", "False")),
+    ("a-state-counts-for-ever", "G8", (),
+     "The bytes of a state count as held after it is dropped.",
+     text(Works._save, "work.weight += more_bytes", "pass")),
+)  # fmt: skip
+
+
 # -- hosts and their leases --------------------------------------------------------------------
 
 GRACES = Family(("G9",), needs=(FaultKind.GRACE,))
@@ -1086,17 +1145,8 @@ PERMITS.table(
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
     for family in (
-        WORKS,
-        ROUTER,
-        WORKERS,
-        CLIENT,
-        BATCHES,
-        KEYS,
-        JOURNAL,
-        GRACES,
-        LEASES,
-        PERMITS,
-    )
+        WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, SAVES, GRACES, LEASES, PERMITS,
+    )  # fmt: skip
     for mutant in family.mutants
 )
 """All of them; their names are unique."""

@@ -136,6 +136,8 @@ from ...core.worker import (
     OutcomeParked,
     Park,
     RouterMessage,
+    SaveEnded,
+    SaveMade,
     SetUpFailed,
     ToRouter,
     WorkerCore,
@@ -373,8 +375,32 @@ class SimProcess(VirtualProcess):
 INSTANT_S = 1e-7
 """Moments that are no further apart are one."""
 
+SAVE_S = 0.05
+"""How often environment code that has nothing else to do looks whether its state is safe."""
+
 TOGETHER_S = 0.1
 """In worlds where messages are grouped, executions end at multiples of this."""
+
+
+class SimulatedState(NamedTuple):
+    """A state of environment code: the execution that began it all, and a number that grows."""
+
+    origin: str
+    number: int
+
+    def next(self) -> SimulatedState:
+        """The state after this one."""
+        return self._replace(number=self.number + 1)
+
+    def encoded(self) -> bytes:
+        """As it is saved, before its padding."""
+        return f"{self.origin} {self.number} ".encode()
+
+    @classmethod
+    def of(cls, saved: bytes) -> SimulatedState:
+        """The state that was saved so."""
+        origin, number, _ = saved.decode().split(" ")
+        return cls(origin, int(number))
 
 
 class RunningExecution(NamedTuple):
@@ -411,7 +437,15 @@ class SimWorker(SimProcess):
             spawn.incarnation, header_bytes=1 << 20,
             announce_bytes=world.plan.server.announce_bytes,
             most_held_bytes=world.plan.server.worker_held_bytes,
+            save_bytes=world.plan.server.save_bytes,
         )  # fmt: skip
+        self._luck = world.luck_of(f"saves of {name}")
+        if self._luck.random() < 0.5:  # its router is to refuse what is too large
+            self.core.save_bytes = 1 << 30
+        self._states: dict[int, SimulatedState] = {}
+        """The last state of each running execution."""
+        self._saving: set[int] = set()
+        """Executions that wait for the answer to a save."""
         self.link: SimulatedLink | None = None
         self._outgoing = TurnMessages(self._carrier, grouped=world.grouped)
         self._running: dict[int, RunningExecution] = {}
@@ -550,6 +584,8 @@ class SimWorker(SimProcess):
                     self._run(effect)
                 case CancelRun():
                     self._cancel(effect.number)
+                case SaveEnded(number, refused):
+                    self._saved(number, refused)
                 case Park():
                     copy = memoryview(bytes(effect.payload))
                     delay_s = self.rng.uniform(0.0, 0.5)
@@ -578,6 +614,8 @@ class SimWorker(SimProcess):
         self._running[run.number] = RunningExecution(key, run.request)
         if run.late_s is not None:
             self.events.after(run.late_s, self.post, self._late, run.number)
+        if self.world.plan.has(FaultKind.SAVES):
+            self._restore(run, key)
         permits = self.world.plan.permits
         if permits is not None:
             self._unclaimed[run.number] = permits.claims_of(key)[::-1]
@@ -677,6 +715,38 @@ class SimWorker(SimProcess):
         if number not in self._ignoring:
             self.events.after(self.rng.uniform(0.0, 0.2), self.post, self._ends, number, False)
 
+
+    def _restore(self, run: BeginRun, key: str) -> None:
+        """Go on from the state of an earlier execution, and save others from now on."""
+        saved = None if run.saved is None else bytes(run.saved)
+        self.world.happened("restores", self.name, key, run.request, saved)
+        fresh = SimulatedState(f"{self.name}/{run.number}", 0)
+        self._states[run.number] = fresh if saved is None else SimulatedState.of(saved)
+        self._save_later(run.number)
+
+    def _save_later(self, number: int) -> None:
+        self.events.after(self._luck.uniform(0.0, 0.2), self.post, self._save, number)
+
+    def _save(self, number: int) -> None:
+        execution = self._running.get(number)
+        if execution is None:
+            return
+        state = self._states[number] = self._states[number].next()
+        padding = b"." * self._luck.choice((0, 0, 10, 80))
+        self.world.faults[FaultKind.SAVES] += 1
+        save = state.encoded() + padding
+        self.world.happened("saves", self.name, execution.key, execution.request, save)
+        self._saving.add(number)
+        self._take(SaveMade(number, save))
+
+    def _saved(self, number: int, refused: str) -> None:
+        self._saving.discard(number)
+        execution = self._running.get(number)
+        if execution is not None:
+            what = execution.request, bool(refused)
+            self.world.happened("saved", self.name, execution.key, *what)
+            self._save_later(number)
+
     def _unblock(self, number: int) -> None:
         self._blocked_s = None
         self.release("blocked")
@@ -699,12 +769,16 @@ class SimWorker(SimProcess):
         self.events.after(delay_s, self.post, self._report, number, Status.CANCELLED)
 
     def _ends(self, number: int, failed: bool) -> None:
-        self._report(number, Status.ERROR if failed else Status.RESULT)
+        if number in self._saving:  # it waits, and then it ends
+            self.events.after(SAVE_S, self.post, self._ends, number, failed)
+        else:
+            self._report(number, Status.ERROR if failed else Status.RESULT)
 
     def _report(self, number: int, status: Status) -> None:
         execution = self._running.pop(number, None)
         if execution is None:
             return
+        self._saving.discard(number)
         payload = f"{execution.key} by {self.name} as {number}".encode()
         if number in self._huge:
             payload += bytes(self.world.plan.message_bytes)

@@ -60,9 +60,12 @@ def audit(router: Router, peak_live: int) -> list[str]:
     if any(count > limits.connection_sessions for count in opened.values()):
         wrong.append(f"{max(opened.values())} sessions were opened on one connection")
     works = works_of(router)
+    large = [len(work.saved) for work in works if work.saved is not None]
+    if large and max(large) > limits.save_bytes:
+        wrong.append(f"a state of {max(large)} bytes, {limits.save_bytes} are allowed")
     running = sum(work.state is WorkState.RUNNING for work in works)
     held = sum(
-        work.body_bytes
+        work.body_bytes + len(work.saved or b"")
         for work in works
         if work.body is not None and work.state is not WorkState.HELD
     )

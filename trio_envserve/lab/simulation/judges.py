@@ -1066,6 +1066,59 @@ class SimulationJudge(Closings):
         return self.found
 
 
+OF_SAVES = frozenset({"restores", "saves", "saved"})
+"""The kinds of events that are about saved states."""
+
+
+class SavedStates(Judge):
+    """Judge of what executions begin with: the newest state that an earlier one of the same work
+    was told is safe, or one that was saved after it; and never that of another work."""
+
+    def __init__(self, plan: SimulationPlan) -> None:
+        self._durable = plan.has(FaultKind.JOURNAL)
+        self._states: dict[Any, list[bytes]] = {}
+        """The states of each work that its next execution may begin with, the oldest first."""
+        self._is_safe: dict[Any, bool] = {}
+        """Whether the first of these is safe: else it may begin with none."""
+
+    def see(self, event: Event) -> list[Violation]:
+        """Violations that an event shows."""
+        request, *what = event.what
+        work = self._work(event.request, request)
+        states = self._states.setdefault(work, [])
+        match event.kind:
+            case "saves":
+                states.append(what[0])
+            case "saved" if what[0]:
+                states.pop()
+            case "saved":
+                del states[:-1]
+                self._is_safe[work] = True
+            case _:
+                return self._begins(event, work, states, what[0])
+        return []
+
+    def _begins(
+        self, event: Event, work: Any, states: list[bytes], saved: bytes | None
+    ) -> list[Violation]:
+        is_safe = self._is_safe.get(work, False)
+        if saved is None and not is_safe:
+            states.clear()
+        elif saved in states:
+            del states[states.index(saved) + 1 :]
+        else:
+            told = f"{states[0]!r} was safe" if is_safe else "nothing was safe"
+            text = f"{event.request} begins with {saved!r} at {event.actor}, and {told}"
+            return [Violation("G11" if self._durable else "G4", event.at_s, text, event.request)]
+        return []
+
+    def _work(self, key: str, request: RequestId) -> Any:
+        """The work that an execution is of: a generation is the same for all servers with the
+        journal, and all else has an id of its own."""
+        label = label_of(key)
+        return (label, request.sequence) if label and self._durable else request
+
+
 class Judges(Judge):
     """The judges of a run, each of which sees the events that concern it."""
 
@@ -1073,10 +1126,13 @@ class Judges(Judge):
         self.model = model_of(plan, model)
         self.guarantees = SimulationJudge(plan, self.model)
         self.graces = GraceJudge(plan)
+        self.saves = SavedStates(plan)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         kind = event.kind
+        if kind in OF_SAVES:
+            return self.saves.see(event)
         if kind in OF_MODEL:
             return self.model.see(event)
         found = [*self.graces.see(event), *self.guarantees.see(event)]

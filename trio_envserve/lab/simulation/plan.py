@@ -16,8 +16,9 @@ same failure, and be kept in a file.  Everything is written there, the limits th
 too: a file shows the same schedule when defaults have changed.
 
 *Hosts* of other machines are a configuration: the plan of a seed with them (:class:`HostPlan`) is
-another one than without them.  So are *permits* that executions claim (:class:`PermitPlan`), and
-calls with a grace (:attr:`FaultKind.GRACE`).
+another one than without them.  So are *permits* that executions claim (:class:`PermitPlan`), calls
+with a grace (:attr:`FaultKind.GRACE`), and *saves*: with these environment code saves states all
+the time, most calls consent to go on from them, and workers are killed more often.
 
 Some things a seed has or has not by its number (:data:`DRAWN_APART`), and what they bring is
 drawn from sources of their own: all other seeds are what they were before there was such a thing.
@@ -117,6 +118,7 @@ class FaultKind(enum.Enum):
     KILL_HOST = "host killed and started again"
     COPY_HOST = "host started on another machine, too"
     PERMITS = "executions that claim permits"
+    SAVES = "rollouts save states, and go on from them"
 
 
 HARSH_ONLY = frozenset({FaultKind.MANGLE})
@@ -146,7 +148,7 @@ OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
 
 NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
     FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
-    FaultKind.PERMITS, FaultKind.GRACE,
+    FaultKind.PERMITS, FaultKind.GRACE, FaultKind.SAVES,
 }  # fmt: skip
 """The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and of
 other configurations."""
@@ -990,6 +992,44 @@ def _with_graces(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     return dataclasses.replace(plan, faults=plan.faults | {FaultKind.GRACE}, asks=asks)
 
 
+# -- saves --------------------------------------------------------------------------------
+
+SAVE_BYTES = 60
+"""The largest state where that is a tight bound: a few of the simulated ones are larger."""
+
+
+def _with_saves(plan: SimulationPlan, rng: Random) -> SimulationPlan:
+    """The same with saves; ``rng`` is read in a fixed order.  Half of those with keys have a
+    journal."""
+    if rng.random() < 0.6 and not plan.has(FaultKind.KEYS):
+        plan = _with_keys(plan, rng)
+    if rng.random() < 0.5 and plan.has(FaultKind.KEYS) and not plan.has(FaultKind.JOURNAL):
+        plan = _with_journal(plan, rng)
+    kills = [(rng.uniform(0.5, plan.busy_s), FaultKind.KILL_WORKER) for _ in range(4)]
+    if rng.random() < 0.5:
+        kills.append((rng.uniform(0.5, plan.busy_s), FaultKind.KILL_SERVER))
+    most_bytes = rng.choice((SAVE_BYTES, plan.server.save_bytes))
+    asks = tuple(tuple(_saving(ask, rng) for ask in asks) for asks in plan.asks)
+    return dataclasses.replace(
+        plan, asks=asks, moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
+        faults=plan.faults | {FaultKind.SAVES, *(fault for _, fault in kills)},
+        server=dataclasses.replace(plan.server, save_bytes=most_bytes),
+    )  # fmt: skip
+
+
+def _saving(ask: PlannedAsk, rng: Random) -> PlannedAsk:
+    """A call that mostly consents, and whose work lasts for some saves."""
+    if ask.use is not None:  # others ask the same, byte for byte
+        return dataclasses.replace(ask, max_executions=4)
+    duration_s = max(ask.duration_s, rng.uniform(0.2, 2.0))
+    padding = ask.body[len(ask.body.rstrip(b".")) :]
+    return dataclasses.replace(
+        ask, duration_s=duration_s, rerun=rng.choice((True, True, True, ask.rerun)),
+        max_executions=rng.randint(2, 4),
+        body=body_of(ask.key, ask.behaviour, duration_s) + padding,
+    )  # fmt: skip
+
+
 def have_keys(seed: int) -> bool:
     """Whether calls of this seed name keys."""
     return seed % 7 in (2, 5)
@@ -1015,11 +1055,11 @@ def brings(what: str, seed: int) -> bool:
 
 def plan_of(
     seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-    graces: bool = False,
+    graces: bool = False, saves: bool = False,
 ) -> SimulationPlan:  # fmt: skip
     """The plan of a run of this seed, without running it; ``hosts``: the one with hosts;
     ``permits``: the one whose executions claim permits; ``graces``: the one whose calls have a
-    grace."""
+    grace; ``saves``: the one with saves."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
     for name, (have, change) in DRAWN_APART.items():
@@ -1028,6 +1068,7 @@ def plan_of(
     if graces:
         plan = _with_graces(plan, Random(f"{number}/graces"))
     plan = _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
+    plan = _with_saves(plan, Random(f"{number}/saves")) if saves else plan
     return _with_permits(plan, Random(f"{number}/permits")) if permits else plan
 
 

@@ -47,7 +47,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
 
     def __init__(
         self, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-        graces: bool = False, mutant: str = "",
+        graces: bool = False, saves: bool = False, mutant: str = "",
     ) -> None:  # fmt: skip
         super().__init__(find(mutant) if mutant else None)
         needs = frozenset() if self.mutant is None else self.mutant.needs
@@ -59,13 +59,16 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         """Whether plans have hosts: of other machines, with leases."""
         self.permits = permits or FaultKind.PERMITS in needs
         """Whether executions claim permits."""
+        self.saves = saves or FaultKind.SAVES in needs
+        """Whether environment code saves states."""
 
     def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
         return plan_of(
-            seed, harsh=harsh, hosts=self.hosts, permits=self.permits, graces=self.graces
-        )
+            seed, harsh=harsh, hosts=self.hosts, permits=self.permits, graces=self.graces,
+            saves=self.saves,
+        )  # fmt: skip
 
     def run(
         self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
@@ -100,6 +103,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         more = "" if plan.hosts is None else ", with hosts"
         more += "" if plan.permits is None else ", with permits"
         more += ", with graces" if plan.has(FaultKind.GRACE) else ""
+        more += ", with saves" if plan.has(FaultKind.SAVES) else ""
         return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{more}), {of}"
 
     def again(self, seed: int, plan: SimulationPlan) -> str:
@@ -109,6 +113,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         words += ["--hosts"] * (self.hosts and self.mutant is None)
         words += ["--permits"] * (self.permits and self.mutant is None)
         words += ["--graces"] * (self.graces and self.mutant is None)
+        words += ["--saves"] * (self.saves and self.mutant is None)
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 
@@ -121,16 +126,17 @@ def keyed_seeds(count: int) -> Iterator[int]:
     return itertools.islice(filter(have_keys, itertools.count()), count)
 
 
-def crashes(seed: int, *, most: int | None = None) -> Iterator[SimulationRun]:
+def crashes(seed: int, *, most: int | None = None, saves: bool = False) -> Iterator[SimulationRun]:
     """The run of a seed with keys, without the calls that name none; and then once for each
     group of records that its servers wrote, with one that is killed as it writes that group.
 
     Args:
         seed: The seed.
         most: Most crashes, evenly spread; None: all.
+        saves: Whether environment code saves states.
     """
     harsh = is_harsh(seed)
-    plan = of_keys_only(plan_of(seed, harsh=harsh))
+    plan = of_keys_only(plan_of(seed, harsh=harsh, saves=saves))
     whole = run(seed, harsh=harsh, plan=plan)
     yield whole
     step = 1 if most is None else max(1, whole.writes // most)

@@ -1,0 +1,119 @@
+"""Runs in which environment code saves states: what was said to be safe is what the next one of
+the same work begins with, or something newer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from trio_envserve.core.terms import RequestId
+from trio_envserve.lab.simulation.judges import SavedStates
+from trio_envserve.lab.simulation.plan import (
+    NOT_DRAWN,
+    FaultKind,
+    SimulationPlan,
+    from_data,
+    plan_of,
+)
+from trio_envserve.lab.simulation.target import Protocol, crashes, keyed_seeds
+from trio_envserve.retrylab.judges import Event, Violation
+
+SAVES = Protocol(saves=True)
+
+
+def test_no_seed_with_saves_violates_a_guarantee():
+    runs = [SAVES.run(seed) for seed in range(15)]
+    bad = [each for each in runs if each.violations]
+    assert not bad, "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in bad)
+    faults = Counter[str]()
+    for each in runs:
+        faults.update(each.faults)
+    assert faults[FaultKind.SAVES.value] > 1000
+    assert faults[FaultKind.KILL_WORKER.value] > 30
+    assert faults[FaultKind.JOURNAL.value] > 100
+
+
+def test_no_seed_with_saves_on_hosts_violates_a_guarantee():
+    hosted = Protocol(saves=True, hosts=True)
+    bad = [each for each in map(hosted.run, range(5)) if each.violations]
+    assert not bad, "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in bad)
+
+
+def test_g11_a_crash_at_a_write_loses_no_state_that_was_said_to_be_safe():
+    runs = [each for seed in keyed_seeds(4) for each in crashes(seed, most=3, saves=True)]
+    assert len(runs) > 10
+    bad = [each for each in runs if each.violations]
+    assert not bad, [(each.seed, each.plan.crash_at_write, each.violations[0]) for each in bad]
+    assert sum(each.faults.get(FaultKind.SAVES.value, 0) for each in runs) > 100
+
+
+def test_seeds_without_saves_are_what_they_were():
+    assert FaultKind.SAVES in NOT_DRAWN
+    assert not any(plan_of(seed).has(FaultKind.SAVES) for seed in range(100))
+    assert SAVES.run(3).digest == SAVES.run(3).digest != Protocol().run(3).digest
+
+
+def test_plan_with_saves_is_the_same_as_data_and_says_how_it_is_run_again():
+    plan = SAVES.plan(7)
+    assert from_data(plan.to_data()["plan"]) == plan
+    assert SAVES.in_words(7, plan) == "seed 7 (harsh, with saves), what ships"
+    assert SAVES.again(7, plan) == "trio-envserve fuzz --seed 7 --saves"
+
+
+# -- the judge -----------------------------------------------------------------------
+
+ONE, OTHER = RequestId(b"1" * 16, 0), RequestId(b"2" * 16, 1)
+
+
+def judged(plan: SimulationPlan, *events: tuple[Any, ...]) -> list[Violation]:
+    """What the judge says of these events: kind, request, what."""
+    judge, found = SavedStates(plan), []
+    for kind, request, what in events:
+        label = "k.x/y" if plan.has(FaultKind.JOURNAL) else "c0:1"
+        found += judge.see(Event(1.0, kind, "server0/w0-1", label, (request, what)))
+    return found
+
+
+PLAIN = plan_of(1)
+DURABLE = SAVES.plan(next(s for s in range(99) if SAVES.plan(s).has(FaultKind.JOURNAL)))
+
+FIRST = ("restores", ONE, None)
+SAFE = [FIRST, ("saves", ONE, b"a"), ("saved", ONE, False)]
+NEWER = [*SAFE, ("saves", ONE, b"b")]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [FIRST, ("restores", ONE, None)],
+        [FIRST, ("saves", ONE, b"a"), ("restores", ONE, None)],
+        [FIRST, ("saves", ONE, b"a"), ("restores", ONE, b"a")],
+        [*SAFE, ("restores", ONE, b"a")],
+        [*NEWER, ("restores", ONE, b"a")],
+        [*NEWER, ("restores", ONE, b"b"), ("restores", ONE, b"b")],
+        [*NEWER, ("saved", ONE, True), ("restores", ONE, b"a")],
+        [*SAFE, ("restores", OTHER, None)],
+    ],
+)
+def test_what_is_safe_or_newer_is_right(events: list[Any]):
+    assert judged(PLAIN, *events) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*SAFE, ("restores", ONE, None)],
+        [*NEWER, ("saved", ONE, False), ("restores", ONE, b"a")],
+        [*NEWER, ("saved", ONE, True), ("restores", ONE, b"b")],
+        [*NEWER, ("restores", ONE, b"a"), ("restores", ONE, b"b")],
+        [*SAFE, ("restores", OTHER, b"a")],
+        [("restores", ONE, b"made up")],
+    ],
+)
+@pytest.mark.parametrize("plan", [PLAIN, DURABLE])
+def test_what_is_older_or_of_another_work_is_found(events: list[Any], plan: SimulationPlan):
+    (found,) = judged(plan, *events)
+    assert found.guarantee == ("G11" if plan is DURABLE else "G4")
+    assert "begins with" in found.text
