@@ -36,9 +36,9 @@ SECTIONS: Mapping[str, str] = {
         KnownKey ClientCounters Arrays ServerHealth Health ServerStatus StatusRecord
         ClosingRecord ClosingStage""",
     "environments": """
-        Environment Rollout RolloutNotes Note Permit EnvironmentUnavailable RolloutCancelled apart
-        ApartError ApartTimeout ApartOutOfMemory ApartDied Model Completion ToolCall
-        ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
+        Environment Rollout RolloutNotes Note SavedTurn SaveRefused Permit EnvironmentUnavailable
+        RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory ApartDied Model Completion
+        ToolCall ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
         BrokenNumbers ContextFull""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge

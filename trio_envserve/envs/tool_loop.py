@@ -241,7 +241,7 @@ class ToolLoop:
         self._completions = completions_of(state["tokens"])
         self._turns, self._calls, self._errors = state["turns"], state["calls"], state["errors"]
         self._in_doubt = [*state["in_doubt"], self._turns + 1]
-        rollout.usage.resume(state["usage"])
+        rollout.usage._resume(state["usage"])
         rollout._asked.extend(self._prompt)
         rollout._answered_by.update(dict.fromkeys(state["answered_by"]))
 

@@ -81,7 +81,7 @@ class ModelUsage:
             self.failed += 1
             self.retries += max(error.requests - 1, 0)
 
-    def resume(self, record: Mapping[str, Any]) -> None:
+    def _resume(self, record: Mapping[str, Any]) -> None:
         """Go on from the counts of an earlier execution, which has counted them in its total."""
         counts = dict(record)
         roles, self.waits.over_s = counts.pop("roles", {}), counts.pop("waited_s", 0.0)
