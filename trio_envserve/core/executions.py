@@ -210,7 +210,7 @@ class Worker:
 
     def start(self, session: Account, work: Job, now_s: float) -> Execution:
         """Number a new execution of a work; the caller encodes and sends the dispatch."""
-        body = _body(work)
+        body = work.body if work.saved is None else _with_state(work)
         execution = Execution(self, self.next_number, session, work, work.number, now_s, None, body)
         self.next_number += 1
         self.live[execution.number] = execution
@@ -224,7 +224,7 @@ class Worker:
         stop.  They are entered in the order of their numbers, before any other."""
         sequence, body, saves = 0, None, 0
         if work is not None:
-            sequence, body, saves = work.number, _body(work), work.last_save
+            sequence, body, saves = work.number, _with_state(work), work.last_save
         execution = Execution(
             self, number, session, work, sequence, now_s, None, body, taken_back=True, saves=saves
         )
@@ -294,7 +294,7 @@ class Worker:
         return next((e.stop_s for e in self.stopping.values()), None)
 
 
-def _body(work: Job) -> Body | None:
+def _with_state(work: Job) -> Body | None:
     """The body of a dispatch of a work: its input, and the state that was saved last."""
     if work.saved is None or work.body is None:
         return work.body

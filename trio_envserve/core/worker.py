@@ -319,11 +319,12 @@ class _Kept:
 
 
 @dataclasses.dataclass(slots=True)
-class _Unanswered:
-    """A save that the router has not answered."""
+class _LastSave:
+    """The last save of an execution."""
 
-    message: ToRouter
-    save: int
+    number: int
+    message: ToRouter | None
+    """The save, until the router has answered it."""
     after_beat: int
     """Number of the last beat before it was last sent."""
 
@@ -336,10 +337,8 @@ class WorkerCore:
         most_held_bytes: int = HELD_BYTES, save_bytes: int = SAVE_BYTES,
     ) -> None:  # fmt: skip
         self.save_bytes = save_bytes
-        self._saves: dict[int, int] = {}
-        """Number of the last save of each running execution that has one."""
-        self._unanswered: dict[int, _Unanswered] = {}
-        """The unanswered save of each running execution that has one."""
+        self._saves: dict[int, _LastSave] = {}
+        """The last save of each running execution that has one."""
         self.incarnation = incarnation
         self.header_bytes = header_bytes
         self.announce_bytes = announce_bytes
@@ -450,29 +449,29 @@ class WorkerCore:
         if len(payload) > self.save_bytes:
             text = f"it has {len(payload)} bytes, and {self.save_bytes} are allowed (save_bytes)"
             return [SaveEnded(number, text)]
-        assert number not in self._unanswered, "the save before has not ended"
-        save = self._saves[number] = self._saves.get(number, 0) + 1
+        last = self._saves.setdefault(number, _LastSave(0, None, 0))
+        assert last.message is None, "the save before has not ended"
+        last.number += 1
         (session, sequence), client = self.running[number]
-        message = messages.WorkerSave(session, sequence, number, save)
-        to_router = ToRouter(self.incarnation, message, payload, client)
-        self._unanswered[number] = _Unanswered(to_router, save, self._beat)
-        return [to_router]
+        message = messages.WorkerSave(session, sequence, number, last.number)
+        last.message = ToRouter(self.incarnation, message, payload, client)
+        last.after_beat = self._beat
+        return [last.message]
 
     def _answered(self, answer: SaveAnswer) -> list[WorkerEffect]:
-        number = answer.number
-        unanswered = self._unanswered.get(number)
-        if unanswered is None or unanswered.save != answer.save:
+        last = self._saves.get(answer.number)
+        if last is None or last.message is None or last.number != answer.save:
             return []
-        del self._unanswered[number]
-        return [SaveEnded(number, answer.refused)]
+        last.message = None
+        return [SaveEnded(answer.number, answer.refused)]
 
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
-        self._saves.pop(number, None)
-        self._unanswered.pop(number, None)
+        if self._saves:
+            self._saves.pop(number, None)
         self._notes.drop(number)
         self._claims.end_of(number)
         self._cancelled.discard(number)
@@ -540,11 +539,11 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
-        saved = None
-        if dispatch.saved_bytes is not None:
-            at = max(0, len(body) - dispatch.saved_bytes)
-            body, saved = body[:at], body[at:]
         traceparent, late_s = dispatch.traceparent, dispatch.late_s
+        if dispatch.saved_bytes is None:
+            return [BeginRun(number, request, dispatch.client, body, traceparent, late_s)]
+        at = max(0, len(body) - dispatch.saved_bytes)
+        body, saved = body[:at], body[at:]
         return [BeginRun(number, request, dispatch.client, body, traceparent, late_s, saved)]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
@@ -600,13 +599,15 @@ class WorkerCore:
                     effects.append(kept.announcement)
         effects += self._go_on(Ranges.from_flat(state.granted or ()))
         effects += map(self._send, self._claims.unknown(state, self._beat))
-        for number, unanswered in list(self._unanswered.items()):
+        for number, last in self._saves.items():
+            if last.message is None:
+                continue
             if number < state.next and number not in live:
-                del self._unanswered[number]
+                last.message = None
                 effects.append(SaveEnded(number, UNKNOWN))
-            elif unanswered.after_beat < state.beat:
-                unanswered.after_beat = self._beat
-                effects.append(unanswered.message)
+            elif last.after_beat < state.beat:
+                last.after_beat = self._beat
+                effects.append(last.message)
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
