@@ -16,7 +16,7 @@ import trio.testing
 from tests.worker.helpers import BACKENDS, SavesRouter, on_asyncio, opened, request
 from trio_envserve import EncodingError, RolloutCancelled, SavedTurn, SaveRefused
 from trio_envserve.core import values
-from trio_envserve.core.limits import KIB, WireLimits
+from trio_envserve.core.limits import KIB, MIB, SAVE_BYTES, WireLimits
 from trio_envserve.core.terms import RequestId
 from trio_envserve.core.values import DecodingError
 from trio_envserve.core.worker import ENDED, BeginRun
@@ -300,7 +300,7 @@ async def test_answers_go_to_the_execution_that_saves():
 
 
 async def test_a_large_state_is_encoded_and_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch):
-    threads: dict[str, set[str]] = {"encode": set(), "decode": set()}
+    threads: dict[str, set[str]] = {"encode_to_send": set(), "decode": set()}
     for name in threads:
         code = getattr(values, name)
 
@@ -309,7 +309,7 @@ async def test_a_large_state_is_encoded_and_decoded_in_a_thread(monkeypatch: pyt
             return code(*args, **how)
 
         monkeypatch.setattr(values, name, watched)
-    codec = SaveCodec(WIRE)
+    codec = SaveCodec(WIRE, SAVE_BYTES)
     turn = SavedTurn([{"n": number} for number in range(20_000)], "counts")
     assert await codec.decoded(await codec.encoded(turn)) == turn
     assert all(len(each) == 2 for each in threads.values())
@@ -319,7 +319,7 @@ async def test_a_large_state_with_code_of_its_own_is_encoded_on_the_loop():
     class Mapped(collections.UserDict[str, Any]):
         pass
 
-    codec = SaveCodec(WIRE)
+    codec = SaveCodec(WIRE, SAVE_BYTES)
     turn = SavedTurn([Mapped(n=number) for number in range(5_000)])
     decoded = await codec.decoded(await codec.encoded(turn))
     assert decoded.state[-1] == {"n": 4_999}
@@ -338,7 +338,22 @@ async def test_bytes_that_are_no_save_fail_the_rollout_and_nothing_else(save: by
 
 
 async def test_a_state_has_its_bounds():
-    codec = SaveCodec(WireLimits(depth=3))
+    codec = SaveCodec(WireLimits(depth=3), SAVE_BYTES)
     with pytest.raises(EncodingError, match="nested"):
         await codec.encoded(SavedTurn([[[[1]]]]))
     assert len(await codec.encoded(SavedTurn(bytes(64 * KIB)))) > 64 * KIB
+
+
+async def test_g8_a_state_of_100_mb_is_refused_before_it_is_copied():
+    router = SavesRouter()
+    with pytest.raises(EnvironmentFailure) as failed:
+        await run(saving("trio", lambda rollout: [(bytes(100 * MIB), None)]), router)
+    assert isinstance(failed.value.exception, SaveRefused)
+    assert failed.match(rf"it has 1048576\d\d bytes, and {SAVE_BYTES} are allowed \(save_bytes\)")
+    assert router.sent == []
+
+
+async def test_g8_a_state_counts_by_what_its_value_costs():
+    codec = SaveCodec(WIRE, 100 * KIB)
+    with pytest.raises(SaveRefused, match="save_bytes"):
+        await codec.encoded(SavedTurn([[] for _ in range(50_000)]))

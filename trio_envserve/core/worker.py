@@ -447,8 +447,7 @@ class WorkerCore:
         if number not in self.running or number in self._cancelled:
             return [SaveEnded(number, ENDED)]
         if len(payload) > self.save_bytes:
-            text = f"it has {len(payload)} bytes, and {self.save_bytes} are allowed (save_bytes)"
-            return [SaveEnded(number, text)]
+            return [SaveEnded(number, too_large(len(payload), self.save_bytes))]
         last = self._saves.setdefault(number, _LastSave(0, None, 0))
         assert last.message is None, "the save before has not ended"
         last.number += 1
@@ -663,6 +662,11 @@ def _numbers(flat: list[int]) -> Ranges:
     if len(numbers) > NUMBERS_MOST:
         raise ProtocolError(f"{len(numbers)} dispatches named at once")
     return numbers
+
+
+def too_large(size_bytes: int, most_bytes: int) -> str:
+    """Reason for which a save is refused that is too large."""
+    return f"it has {size_bytes} bytes, and {most_bytes} are allowed (save_bytes)"
 
 
 def never_began(request: RequestId) -> ErrorInfo:

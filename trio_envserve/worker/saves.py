@@ -23,9 +23,9 @@ import trio
 
 from .. import foreign
 from ..core import values
-from ..core.limits import WireLimits
-from ..core.terms import Body
-from ..core.worker import ENDED, BeginRun
+from ..core.limits import SAVE_BYTES, WireLimits
+from ..core.terms import Body, SentBody, weight
+from ..core.worker import ENDED, BeginRun, too_large
 from ..envs.saves import SavedTurn, SaveRefused
 from ..envs.turns import Threads
 
@@ -34,8 +34,9 @@ from ..envs.turns import Threads
 class SaveCodec:
     """Encodes and decodes the saves of one worker."""
 
-    def __init__(self, wire: WireLimits) -> None:
+    def __init__(self, wire: WireLimits, save_bytes: int) -> None:
         self._wire = wire
+        self._save_bytes = save_bytes
         self._threads = Threads()
 
     def states(self, save: Body) -> dict[int, bytes]:
@@ -52,15 +53,18 @@ class SaveCodec:
         return values.encode(states, root="save", limits=self._wire)
 
     async def encoded(self, turn: SavedTurn) -> bytes:
-        """The encoded state.  Raises ``EncodingError``, or what the state's code raises."""
+        """The encoded state.  Raises ``EncodingError``, or what the state's code raises, and
+        :class:`SaveRefused` for one that is too large."""
         record = {"state": turn.state, "doing": turn.doing}
         made = self._encode(record, at_once=True)
         if foreign.is_exception(made.error, values.TooMuchWork):
             made = await self._threads.run(lambda pause: self._encode(record, pause=pause))
             if foreign.is_exception(made.error, values.NotHere):
                 made = self._encode(record)
-        encoded: bytes = made.unwrap()
-        return encoded
+        encoded: SentBody = made.unwrap()
+        if weight(encoded) > self._save_bytes:  # before it is copied
+            raise _refused(too_large(weight(encoded), self._save_bytes))
+        return bytes(encoded)
 
     async def decoded(self, encoded: bytes) -> SavedTurn:
         """The state.  Raises ``DecodingError``."""
@@ -73,7 +77,7 @@ class SaveCodec:
         raise values.DecodingError("saved: it is not what this worker saves")
 
     def _encode(self, record: dict[str, Any], **how: Any) -> foreign.CodeResult:
-        return foreign.call(values.encode, record, root="save", limits=self._wire, **how)
+        return foreign.call(values.encode_to_send, record, root="save", limits=self._wire, **how)
 
     def _decode(self, encoded: bytes, **how: Any) -> foreign.CodeResult:
         return foreign.call(values.decode, encoded, root="saved", limits=self._wire, **how)
@@ -86,6 +90,10 @@ class _Pending:
     states: dict[int, bytes]
     answered: trio.Event = dataclasses.field(default_factory=trio.Event)
     refused: str = ""
+
+
+def _refused(why: str) -> SaveRefused:
+    return SaveRefused(f"the state was not saved: {why}")
 
 
 @final
@@ -120,13 +128,13 @@ class ExecutionSaves:
         while self._pending is not None:
             await self._pending.answered.wait()
         if self._is_over:
-            raise SaveRefused(f"the state was not saved: {ENDED}")
+            raise _refused(ENDED)
         self._take_before()
         pending = self._pending = _Pending({**self._states, member: encoded})
         self._send(self._codec.save_of(pending.states))  # which may be answered at once
         await pending.answered.wait()
         if pending.refused:
-            raise SaveRefused(f"the state was not saved: {pending.refused}")
+            raise _refused(pending.refused)
 
     def answered(self, refused: str) -> None:
         """The save under way has ended."""
@@ -152,9 +160,11 @@ class ExecutionSaves:
 class Saves:
     """The saves of all executions of one worker."""
 
-    def __init__(self, send: Callable[[int, bytes], None], wire: WireLimits) -> None:
+    def __init__(
+        self, send: Callable[[int, bytes], None], wire: WireLimits, save_bytes: int = SAVE_BYTES
+    ) -> None:
         self._send = send
-        self._codec = SaveCodec(wire)
+        self._codec = SaveCodec(wire, save_bytes)
         self._running: dict[int, ExecutionSaves] = {}
 
     def begin(self, run: BeginRun) -> ExecutionSaves:

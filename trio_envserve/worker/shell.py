@@ -135,7 +135,7 @@ class _Shell:
         self._limits = limits
         self._parking = Parking(self._parked, limits.worker_held_bytes)
         self._deltas = Deltas(self._deltas_made)
-        self._saves = Saves(self._save_made, wire)
+        self._saves = Saves(self._save_made, wire, core.save_bytes)
         self._noted: dict[int, bytes] = {}
         """Last note of each execution since the last beat.  Set in any thread, and only popped by
         the loop: notes cost the loop nothing before the next beat."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from trio_envserve import (
     open_client,
     open_server,
 )
+from trio_envserve.core.journal import StateSaved
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.server.journal import keeper
+from trio_envserve.server.journal import keeper, store
 
 LONG_S = 120.0
 
@@ -45,7 +46,7 @@ class Probe:
 
 
 @asynccontextmanager
-async def served(folder: Path, probe: Probe, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
+async def served(folder: Path, probe: Any, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
     network = MemoryNetwork()
     with trio.fail_after(LONG_S):
         async with (
@@ -171,3 +172,52 @@ async def test_what_rests_is_answered_from_the_disk_and_a_lost_body_is_told(tmp_
         assert isinstance(error, NotDurable)
         assert "missing or was changed" in str(error)
         assert len(probe.runs) == 2
+
+
+async def test_a_save_costs_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    groups = list[Any]()
+    commit = store.Store.commit
+
+    def noted(self: Any, records: Any, uptime_s: float) -> None:
+        groups.append([type(each) for each in records])
+        commit(self, records, uptime_s)
+
+    monkeypatch.setattr(store.Store, "commit", noted)
+
+    async def saving(rollout: Rollout) -> None:
+        for number in range(10):
+            before = len(groups)
+            await rollout.save(number)
+            assert groups[before:] == [[StateSaved]]
+
+    async with served(tmp_path, saving) as (_, client):
+        await client.run_rollout(None, key="k", rerun=True)
+
+
+async def test_a_save_waits_for_a_disk_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    large, saved = trio.Event(), list[int]()
+
+    async def saving(rollout: Rollout) -> None:
+        await rollout.save("small")
+        saved.append(1)
+        await large.wait()
+        await rollout.save("x" * 200_000)
+        saved.append(2)
+
+    async with served(tmp_path, saving) as (server, client), trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: client.run_rollout(None, key="k", rerun=True))
+        await until(lambda: saved == [1])
+        limit_pages(server, 12)
+        large.set()
+        await until(lambda: not server.status().durable)
+        assert saved == [1]
+        limit_pages(server, 1_000_000)
+    assert saved == [1, 2]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
