@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from tests.worker.helpers import BACKENDS, SavesRouter, on_asyncio, opened, request
-from trio_envserve import EncodingError, RolloutCancelled, SavedTurn, SaveRefused
+from trio_envserve import EncodingError, ModelUsage, RolloutCancelled, SavedTurn, SaveRefused
 from trio_envserve.core import values
 from trio_envserve.core.limits import KIB, MIB, SAVE_BYTES, WireLimits
 from trio_envserve.core.terms import RequestId
@@ -27,9 +27,10 @@ from trio_envserve.worker.saves import SaveCodec, Saves
 WIRE = WireLimits()
 
 
-def one(state: Any, doing: str | None = None) -> dict[int, Any]:
-    """What a save of a single rollout has."""
-    return {0: {"state": state, "doing": doing}}
+def record(state: Any, doing: str | None = None) -> dict[str, Any]:
+    """What a rollout that has asked nothing saves."""
+    usage = ModelUsage().to_record()
+    return {"state": state, "doing": doing, "usage": usage, "asked": [], "answered_by": []}
 
 
 async def run(env: Any, router: SavesRouter, asked: Any = None) -> Any:
@@ -61,7 +62,7 @@ async def test_every_backend_can_save_and_goes_on_from_there(backend: str):
     first = SavesRouter()
     states = [({"turn": 1}, None), ({"turn": 2}, "books seat 3")]
     assert await run(saving(backend, lambda rollout: states), first) is None
-    assert first.states(first.sent[0]) == one({"turn": 1})
+    assert first.states(first.sent[0]) == {0: record({"turn": 1})}
     second = SavesRouter(first.sent[-1])
     begins = await run(saving(backend, lambda rollout: []), second)
     assert begins == SavedTurn({"turn": 2}, "books seat 3")
@@ -175,6 +176,23 @@ async def test_an_attempt_waits_for_the_answer_to_a_save_that_its_caller_gave_up
     assert began == [None, SavedTurn("late")]
 
 
+async def test_a_result_says_of_all_executions_what_the_model_was_asked():
+    first = SavesRouter()
+
+    async def asks(rollout):
+        messages = [{"role": "user", "content": "one"}]
+        if rollout.saved is not None:
+            messages = [*rollout.saved.state, {"role": "user", "content": "two"}]
+        answer = await rollout.ask(messages, reference="yes")
+        await rollout.save([*messages, answer.message])
+        return {"reward": 1.0}
+
+    before = await run(asks, first)
+    result = await run(asks, SavesRouter(first.sent[-1]))
+    assert result["prompt"] == before["prompt"] == [{"role": "user", "content": "one"}]
+    assert (before["usage"]["calls"], result["usage"]["calls"]) == (1, 2)
+
+
 # -- groups ------------------------------------------------------------------------
 
 
@@ -266,7 +284,7 @@ async def test_what_saves_after_the_end_of_its_execution_is_refused():
 
         async def saves() -> None:
             with pytest.raises(SaveRefused, match=ENDED):
-                await router.saves.save(0, SavedTurn("state"))
+                await router.saves.save(0, record("state"))
 
         nursery.start_soon(saves)
         await trio.testing.wait_all_tasks_blocked()
@@ -286,14 +304,14 @@ async def test_answers_go_to_the_execution_that_saves():
         saves.begin(BeginRun(number, RequestId(bytes(16), number), "c", b"")) for number in (0, 1)
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(first.save, 0, SavedTurn("a"))
-        nursery.start_soon(second.save, 0, SavedTurn("b"))
+        nursery.start_soon(first.save, 0, record("a"))
+        nursery.start_soon(second.save, 0, record("b"))
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(number for number, _ in sent) == [0, 1]
         saves.answered(0, "")
         saves.answered(1, "")
-    assert await first.saved(0) == SavedTurn("a")
-    assert await second.saved(0) == SavedTurn("b")
+    assert await first.saved(0) == record("a")
+    assert await second.saved(0) == record("b")
 
 
 # -- what is large, and what is none -----------------------------------------------
@@ -310,8 +328,8 @@ async def test_a_large_state_is_encoded_and_decoded_in_a_thread(monkeypatch: pyt
 
         monkeypatch.setattr(values, name, watched)
     codec = SaveCodec(WIRE, SAVE_BYTES)
-    turn = SavedTurn([{"n": number} for number in range(20_000)], "counts")
-    assert await codec.decoded(await codec.encoded(turn)) == turn
+    saved = record([{"n": number} for number in range(20_000)], "counts")
+    assert await codec.decoded(await codec.encoded(saved)) == saved
     assert all(len(each) == 2 for each in threads.values())
 
 
@@ -320,16 +338,17 @@ async def test_a_large_state_with_code_of_its_own_is_encoded_on_the_loop():
         pass
 
     codec = SaveCodec(WIRE, SAVE_BYTES)
-    turn = SavedTurn([Mapped(n=number) for number in range(5_000)])
-    decoded = await codec.decoded(await codec.encoded(turn))
-    assert decoded.state[-1] == {"n": 4_999}
+    saved = record([Mapped(n=number) for number in range(5_000)])
+    decoded = await codec.decoded(await codec.encoded(saved))
+    assert decoded["state"][-1] == {"n": 4_999}
 
 
 @pytest.mark.parametrize(
     "save",
     [b"", b"\xff", values.encode([1]), values.encode({"a": b""}), values.encode({0: 1}),
      values.encode({0: b""}), values.encode({0: values.encode(7)}),
-     values.encode({0: values.encode({"state": 1})})],
+     values.encode({0: values.encode({"state": 1})}),
+     values.encode({0: values.encode({**record(1), "usage": {"calls": 1}})})],
 )  # fmt: skip
 async def test_bytes_that_are_no_save_fail_the_rollout_and_nothing_else(save: bytes):
     with pytest.raises(EnvironmentFailure) as failed:
@@ -340,8 +359,8 @@ async def test_bytes_that_are_no_save_fail_the_rollout_and_nothing_else(save: by
 async def test_a_state_has_its_bounds():
     codec = SaveCodec(WireLimits(depth=3), SAVE_BYTES)
     with pytest.raises(EncodingError, match="nested"):
-        await codec.encoded(SavedTurn([[[[1]]]]))
-    assert len(await codec.encoded(SavedTurn(bytes(64 * KIB)))) > 64 * KIB
+        await codec.encoded(record([[[[1]]]]))
+    assert len(await codec.encoded(record(bytes(64 * KIB)))) > 64 * KIB
 
 
 async def test_g8_a_state_of_100_mb_is_refused_before_it_is_copied():
@@ -349,11 +368,11 @@ async def test_g8_a_state_of_100_mb_is_refused_before_it_is_copied():
     with pytest.raises(EnvironmentFailure) as failed:
         await run(saving("trio", lambda rollout: [(bytes(100 * MIB), None)]), router)
     assert isinstance(failed.value.exception, SaveRefused)
-    assert failed.match(rf"it has 1048576\d\d bytes, and {SAVE_BYTES} are allowed \(save_bytes\)")
+    assert failed.match(rf"it has 10485\d\d\d\d bytes, and {SAVE_BYTES} are allowed \(save_bytes\)")
     assert router.sent == []
 
 
 async def test_g8_a_state_counts_by_what_its_value_costs():
     codec = SaveCodec(WIRE, 100 * KIB)
     with pytest.raises(SaveRefused, match="save_bytes"):
-        await codec.encoded(SavedTurn([[] for _ in range(50_000)]))
+        await codec.encoded(record([[] for _ in range(50_000)]))

@@ -50,6 +50,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..core.errors import ConfigError, EnvServeError
+from ..core.values import DecodingError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
@@ -57,7 +58,7 @@ from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .late import Late
 from .notes import RolloutNotes
 from .permits import Permit, PermitSource, claimed_limit, claimed_rate
-from .saves import SavedTurn
+from .saves import SavedTurn, SaveKeeper
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """The way in which the code of an environment is run."""
@@ -139,7 +140,8 @@ class Rollout:
     endpoint: str = ""
     """The endpoint of the model, as the request names it."""
     usage: ModelUsage = dataclasses.field(default_factory=ModelUsage)
-    """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt."""
+    """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt, and in an earlier one until
+    its last save."""
     delta: Callable[[bytes], None] = _nobody
     """Says one piece of the result that is to come, to a caller that follows the rollout.  May be
     called in any thread.  It never waits, and a piece may be lost: the result has all of them.
@@ -155,8 +157,8 @@ class Rollout:
     none."""
     _in_role: Callable[[str], Model] = _no_roles
     """The model in a role."""
-    _keep: Callable[[SavedTurn], Any] | None = None
-    """Saves a state; None: nothing goes on from it."""
+    _keep: SaveKeeper | None = None
+    """Saves records; None: no worker runs it."""
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
     _apart: Apart = dataclasses.field(default_factory=NoApart)
@@ -293,11 +295,9 @@ class Rollout:
             doing: What the code does next, in words, if it must not be done twice: a further
                 execution is told that it is in doubt.
         """
-        if isinstance(self.model, BlockingModel):
-            raise TypeError("this environment runs in a thread: call save_sync()")
-        turn = _turn(state, doing)
+        record = self._to_save(state, doing)
         if self._keep is not None:
-            await self._keep(turn)
+            await self._keep.keep(record)
 
     def save_sync(self, state: Any, *, doing: str | None = None) -> None:
         """The same for environments that run in a thread; may be called in any thread that the
@@ -307,11 +307,9 @@ class Rollout:
             state: Any value that can be encoded.
             doing: What the code does next, in words, if it must not be done twice.
         """
-        if not isinstance(self.model, BlockingModel):
-            raise TypeError("save_sync() is for environments that run in a thread: await save()")
-        turn = _turn(state, doing)
+        record = self._to_save(state, doing)
         if self._keep is not None:
-            self._keep(turn)
+            self._keep.keep_sync(record)
 
     @contextmanager
     def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:
@@ -328,6 +326,18 @@ class Rollout:
         """
         with self._trace.span(name, attributes):
             yield
+
+    def _to_save(self, state: Any, doing: str | None) -> dict[str, Any]:
+        """The record of a save: the state, and what the result says of the model calls so far."""
+        if doing is not None and not isinstance(doing, str):
+            raise TypeError(f"doing must be text, not {type(doing).__name__}")
+        return {
+            "state": state,
+            "doing": doing,
+            "usage": self.usage.to_record(),
+            "asked": self._asked if all(map(_is_plain, self._asked)) else [],
+            "answered_by": [*self._answered_by],
+        }
 
     def limit(self, name: str, most: int) -> Permit:
         """A permit for this block, of which at most ``most`` are held at once by all rollouts, over
@@ -405,10 +415,20 @@ class _Call(NamedTuple):
     began_s: float
 
 
-def _turn(state: Any, doing: str | None) -> SavedTurn:
-    if doing is not None and not isinstance(doing, str):
-        raise TypeError(f"doing must be text, not {type(doing).__name__}")
-    return SavedTurn(state, doing)
+def resumed(rollout: Rollout, saved: Mapping[str, Any]) -> Rollout:
+    """A rollout that has made no call yet, with what an earlier one has saved.  Raises
+    ``DecodingError`` for a record that is none."""
+    match saved:
+        case {
+            "state": state, "doing": None | str() as doing, "usage": dict() as usage,
+            "asked": list() as asked, "answered_by": list() as names,
+        } if usage.keys() - {"roles"} == rollout.usage.to_record().keys():  # fmt: skip
+            rollout.usage._resume(usage)
+            rollout._asked.extend(asked)
+            rollout._answered_by.update(dict.fromkeys(names))
+            return dataclasses.replace(rollout, saved=SavedTurn(state, doing))
+        case _:
+            raise DecodingError("saved: it is not what a rollout saves")
 
 
 def recorded(value: Any, rollout: Rollout) -> Any:

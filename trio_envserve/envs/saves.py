@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from ..core.errors import EnvServeError
 
@@ -25,3 +26,15 @@ class SavedTurn:
     doing: str | None = None
     """What the code was about to do when it saved, in its words.  That is in doubt: it happened, or
     it did not.  Whatever came before it is in the state."""
+
+
+class SaveKeeper(Protocol):
+    """Takes what a rollout saves."""
+
+    async def keep(self, record: Mapping[str, Any]) -> None:
+        """Save a record, and wait until it is safe (trio and asyncio)."""
+        ...
+
+    def keep_sync(self, record: Mapping[str, Any]) -> None:
+        """The same in a thread."""
+        ...

@@ -217,33 +217,26 @@ class ToolLoop:
 
     async def _save(self) -> None:
         """Save what a further execution needs to go on with this turn."""
-        rollout, messages = self._rollout, encodable(self._messages)
         state = {
             "prompt": self._prompt,
-            "messages": messages[len(self._prompt) :],
+            "messages": encodable(self._messages[len(self._prompt) :]),
             "tokens": plain_tokens(self._completions),
             "turns": self._turns,
             "calls": self._calls,
             "errors": self._errors,
             "in_doubt": self._in_doubt,
-            "usage": rollout.usage.to_record(),
-            "answered_by": [*rollout._answered_by],
             "snapshot": await self._value(self._made.snapshot),
         }
-        await rollout.save(state, doing=f"turn {self._turns + 1}")
+        await self._rollout.save(state, doing=f"turn {self._turns + 1}")
 
     async def _resume(self, state: Mapping[str, Any]) -> None:
         """Go on from what an earlier execution has saved."""
-        rollout = self._rollout
         await self._value(functools.partial(self._made.restore, state["snapshot"]))
         self._prompt = state["prompt"]
         self._messages = [*state["prompt"], *state["messages"]]
         self._completions = completions_of(state["tokens"])
         self._turns, self._calls, self._errors = state["turns"], state["calls"], state["errors"]
         self._in_doubt = [*state["in_doubt"], self._turns + 1]
-        rollout.usage._resume(state["usage"])
-        rollout._asked.extend(self._prompt)
-        rollout._answered_by.update(dict.fromkeys(state["answered_by"]))
 
     async def _converse(self, script: Iterator[str] | None) -> str:
         while self._turns < self._options.max_turns:

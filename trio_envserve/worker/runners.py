@@ -36,7 +36,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, final
 
@@ -47,14 +47,13 @@ from ..core.durations import Durations
 from ..core.errors import EnvServeError
 from ..core.limits import ServerLimits
 from ..core.values import DecodingError
-from ..envs.interface import Rollout, recorded, trim_state
+from ..envs.interface import Rollout, recorded, resumed, trim_state
 from ..envs.late import Late
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..envs.rescoring import NoScore, rescored, scorer_of
 from ..envs.rewards import ScorerFailed
-from ..envs.saves import SavedTurn
 from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
@@ -67,7 +66,7 @@ from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import callable_from
 from .permits import CarriedPermits, ExecutionPermits, permits_here
 from .roles import NoPolicy, RoleModel
-from .saves import ExecutionSaves
+from .saves import CarriedSaves, ExecutionSaves
 from .traced import TracedModel
 
 
@@ -296,8 +295,8 @@ class _GroupCode:
         ]
 
 
-async def _saved(job: _Job, member: int, code: _Code) -> SavedTurn | None:
-    """The newest saved state of a member.  Raises :class:`EnvironmentFailure` for bytes that are
+async def _saved(job: _Job, member: int, code: _Code) -> Mapping[str, Any] | None:
+    """The newest saved record of a member.  Raises :class:`EnvironmentFailure` for bytes that are
     none."""
     if job.saves is None:
         return None
@@ -370,7 +369,7 @@ class _Job:
         self._model = model
 
     def rollout(
-        self, context: RunContext, member: int, attempt: int, saved: SavedTurn | None
+        self, context: RunContext, member: int, attempt: int, saved: Mapping[str, Any] | None
     ) -> Rollout:
         """The environment's argument for one attempt."""
         request = self.request
@@ -395,7 +394,7 @@ class _Job:
             return callable_from(model, context.carrier)
 
         acquire = functools.partial(self._permits.acquire, waits=waits)
-        return Rollout(
+        rollout = Rollout(
             input=given,
             model=callable_from(model, context.carrier),
             model_name=request.model_name,
@@ -410,13 +409,13 @@ class _Job:
             delta=_delta(self._said if alone else None),
             note=note,
             late=self.late,
-            saved=saved,
             _in_role=in_role,
-            _keep=_keep(context, member, self.saves),
+            _keep=CarriedSaves(self.saves, member, context.carrier),
             _trace=self._trace,
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),
             _permits=CarriedPermits(acquire, context.carrier),
         )
+        return rollout if saved is None else resumed(rollout, saved)
 
     def _notes(self, member: int, attempt: int) -> RolloutNotes:
         """The notes of one attempt, without the fields that earlier attempts wrote."""
@@ -424,19 +423,6 @@ class _Job:
         if self.request.kind == "group":
             always["member"] = member
         return RolloutNotes(self._noted, **always)
-
-
-def _keep(
-    context: RunContext, member: int, saves: ExecutionSaves | None
-) -> Callable[[SavedTurn], Any] | None:
-    """The function that environment code calls with each state that it saves."""
-    if saves is None:
-        return None
-
-    def keep(turn: SavedTurn) -> Any:
-        return context.carry(lambda: saves.save(member, turn))
-
-    return keep
 
 
 def _waits(note: RolloutNotes, text: str | None) -> None:

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 What an execution saves is one value: a map from the member of a group (0 for a single rollout) to
-the encoded state of that member.  So each save has the newest states of all members, and replaces
-the save before.
+the encoded record of that member, its state above all.  So each save has the newest states of all
+members, and replaces the save before.
 
 An execution has one unanswered save at most; who saves meanwhile waits.  A caller that is cancelled
 while it waits leaves its save under way: it may become safe all the same.  So the next attempt
@@ -16,7 +16,8 @@ Large states are encoded and decoded in a thread, in pieces (:mod:`trio_envserve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, final
 
 import trio
@@ -26,8 +27,9 @@ from ..core import values
 from ..core.limits import SAVE_BYTES, WireLimits
 from ..core.terms import Body, SentBody, weight
 from ..core.worker import ENDED, BeginRun, too_large
-from ..envs.saves import SavedTurn, SaveRefused
+from ..envs.saves import SaveRefused
 from ..envs.turns import Threads
+from .carriers import CodeCarrier, Work
 
 
 @final
@@ -46,16 +48,15 @@ class SaveCodec:
             plain = {number: bytes(each) for number, each in states.items() if type(each) is bytes}
             if len(plain) == len(states) and {int}.issuperset(map(type, plain)):
                 return plain
-        raise values.DecodingError("saved: it is not what this worker saves")
+        raise values.DecodingError("saved: it is not what a rollout saves")
 
     def save_of(self, states: dict[int, bytes]) -> bytes:
         """The save with these states."""
         return values.encode(states, root="save", limits=self._wire)
 
-    async def encoded(self, turn: SavedTurn) -> bytes:
-        """The encoded state.  Raises ``EncodingError``, or what the state's code raises, and
+    async def encoded(self, record: Mapping[str, Any]) -> bytes:
+        """The encoded record.  Raises ``EncodingError``, or what the state's code raises, and
         :class:`SaveRefused` for one that is too large."""
-        record = {"state": turn.state, "doing": turn.doing}
         made = self._encode(record, at_once=True)
         if foreign.is_exception(made.error, values.TooMuchWork):
             made = await self._threads.run(lambda pause: self._encode(record, pause=pause))
@@ -66,17 +67,17 @@ class SaveCodec:
             raise _refused(too_large(weight(encoded), self._save_bytes))
         return bytes(encoded)
 
-    async def decoded(self, encoded: bytes) -> SavedTurn:
-        """The state.  Raises ``DecodingError``."""
+    async def decoded(self, encoded: bytes) -> Mapping[str, Any]:
+        """The record.  Raises ``DecodingError``."""
         made = self._decode(encoded, at_once=True)
         if foreign.is_exception(made.error, values.TooMuchWork):
             made = await self._threads.run(lambda pause: self._decode(encoded, pause=pause))
         record = made.unwrap()
-        if isinstance(record, dict) and record.keys() == {"state", "doing"}:
-            return SavedTurn(**record)
-        raise values.DecodingError("saved: it is not what this worker saves")
+        if isinstance(record, dict):
+            return record
+        raise values.DecodingError("saved: it is not what a rollout saves")
 
-    def _encode(self, record: dict[str, Any], **how: Any) -> foreign.CodeResult:
+    def _encode(self, record: Mapping[str, Any], **how: Any) -> foreign.CodeResult:
         return foreign.call(values.encode_to_send, record, root="save", limits=self._wire, **how)
 
     def _decode(self, encoded: bytes, **how: Any) -> foreign.CodeResult:
@@ -112,8 +113,8 @@ class ExecutionSaves:
         self._pending: _Pending | None = None
         self._is_over = False
 
-    async def saved(self, member: int) -> SavedTurn | None:
-        """The newest state of a member that is safe; None if there is none.  Raises
+    async def saved(self, member: int) -> Mapping[str, Any] | None:
+        """The newest record of a member that is safe; None if there is none.  Raises
         ``DecodingError``."""
         while self._pending is not None:
             await self._pending.answered.wait()
@@ -121,10 +122,10 @@ class ExecutionSaves:
         encoded = self._states.get(member)
         return None if encoded is None else await self._codec.decoded(encoded)
 
-    async def save(self, member: int, turn: SavedTurn) -> None:
-        """Save the state of a member, and wait until that is safe.  Raises
+    async def save(self, member: int, record: Mapping[str, Any]) -> None:
+        """Save a record of a member, and wait until that is safe.  Raises
         :class:`SaveRefused`, and what encoding raises."""
-        encoded = await self._codec.encoded(turn)
+        encoded = await self._codec.encoded(record)
         while self._pending is not None:
             await self._pending.answered.wait()
         if self._is_over:
@@ -154,6 +155,30 @@ class ExecutionSaves:
         if self._before is not None:
             before, self._before = self._before, None
             self._states = self._codec.states(before)
+
+
+@final
+class CarriedSaves:
+    """The saves of a member of a rollout, as its code can make them.  Without ``saves`` nothing is
+    kept."""
+
+    def __init__(self, saves: ExecutionSaves | None, member: int, carrier: CodeCarrier) -> None:
+        self._saves = saves
+        self._member = member
+        self._carrier = carrier
+
+    async def keep(self, record: Mapping[str, Any]) -> None:
+        """Save a record, and wait until it is safe."""
+        await self._carrier.call(self._work(record))
+
+    def keep_sync(self, record: Mapping[str, Any]) -> None:
+        """The same, which blocks the thread."""
+        self._carrier.call_sync(self._work(record))
+
+    def _work(self, record: Mapping[str, Any]) -> Work:
+        if self._saves is None:
+            return trio.lowlevel.checkpoint
+        return partial(self._saves.save, self._member, record)
 
 
 @final
