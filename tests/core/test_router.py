@@ -24,16 +24,18 @@ from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import (
     ClientMessage,
     CloseAsked,
+    Exited,
     HeartbeatReceived,
     PoolOpened,
     PoolWaits,
     Resume,
     RouterInput,
     Tick,
+    WorkerMessage,
 )
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import FOLLOWERS
-from trio_envserve.core.worker import DeltaMade, EnvironmentReady
+from trio_envserve.core.worker import DeltaMade, EnvironmentReady, OutcomeMade, ToRouter
 
 from .helpers import STRANGER, Pair, body_of_weight, decoded, identifier, kinds
 from .keyed import Keyed
@@ -1176,3 +1178,20 @@ def test_a_request_whose_fields_contradict_each_other_is_refused_for_good(
     refused = pair.heard()
     assert (refused.code, refused.text, refused.delay_s) == ("refused", text, None)
     assert not pair.runs
+
+
+def test_g2_a_worker_of_a_host_whose_end_came_with_its_last_words_was_given_more_to_do():
+    """An execution of the next request was spent on it, and "may have run" if it was the only
+    one."""
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit_many(2)
+    (sent,) = pair.workers[WORKER].take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
+    assert isinstance(sent, ToRouter)
+    last = WorkerMessage((WORKER, *sent.frames), pair.now_s)
+    pair.router._follow([last, Exited(WORKER, pair.now_s, "killed")], pair.now_s)
+    del pair.workers[WORKER]
+    pair.advance(2.0)
+    assert pair.result(0) == b"outcome"
+    assert [worker for worker, _ in pair.runs] == [WORKER, b"w0-2"]
+    pair.end()
+    assert pair.result(1) == b"outcome"

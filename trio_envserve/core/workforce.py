@@ -568,6 +568,12 @@ class Workforce:
         self.refresh(now_s)
         return ended
 
+    def ends(self, worker: bytes, now_s: float) -> None:
+        """The end of a worker of a host is known, and is taken in behind what it had said."""
+        if worker in self.workers:
+            self.pool.lives[worker].held = True
+            self.turnover.refresh_one(self.workers[worker], now_s)
+
     def refresh(self, now_s: float) -> None:
         """Decide anew which workers may get work."""
         self.turnover.refresh(now_s)
