@@ -1195,3 +1195,11 @@ def test_g2_a_worker_of_a_host_whose_end_came_with_its_last_words_was_given_more
     assert [worker for worker, _ in pair.runs] == [WORKER, b"w0-2"]
     pair.end()
     assert pair.result(1) == b"outcome"
+
+
+def test_a_worker_of_a_host_may_end_before_it_has_said_hello():
+    pair = Pair(hello=False)
+    pair.router._follow([Exited(WORKER, pair.now_s, "killed")], pair.now_s)
+    del pair.workers[WORKER]
+    pair.advance(2.0)
+    assert [*pair.workers] == [b"w0-2"]

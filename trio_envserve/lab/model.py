@@ -327,6 +327,8 @@ class RouterModel(Judge):
         """Executions that were reported in this turn."""
         self._facts: list[Fact] = []
         """Records that must be written in this turn."""
+        self._saves: list[tuple[ModelWork, int, bytes]] = []
+        """States that were saved in this turn, by works, and their numbers."""
         self._told: list[tuple[tuple[Fact, ...], str, str]] = []
         """What was told, and the records that must be safe for that."""
         self._in_vain = False
@@ -652,6 +654,7 @@ class RouterModel(Judge):
         run = self.runs[where]
         if save > run.save and (not run.save or run.save_told is not None or run.taken_back):
             run.save, run.state, run.save_told = save, state, None
+            self._saves.append((run.work, save, state))
 
     def save_answered(self, where: tuple[str, int], save: int, refused: str) -> None:
         """A worker is told that a state is safe, or why nothing of it is kept."""
@@ -678,8 +681,9 @@ class RouterModel(Judge):
         """The record of a state is written."""
         self.unsafe.append(("saved", number, save))
         work = self.numbers.get(number)
-        runs = [run for run in self.runs.values() if run.work is work and run.work is not None]
-        if not any((run.save, run.state) == (save, state) and not run.stopped for run in runs):
+        made = [*self._saves]  # what ended in the same turn, too
+        made += [(run.work, run.save, run.state) for run in self.runs.values() if not run.stopped]
+        if (work, save, state) not in [each for each in made if each[0] is work]:
             self.broken("G11", f"a state of generation {number} is recorded, and nothing has saved "
                         "it", _label_of(work))  # fmt: skip
         elif work is not None:

@@ -1076,6 +1076,8 @@ class SavedStates(Judge):
 
     def __init__(self, plan: SimulationPlan) -> None:
         self._durable = plan.has(FaultKind.JOURNAL)
+        self._is_taken_over = self._durable and plan.hosts is not None
+        """Whether a later router may take what an earlier one has refused."""
         self._states: dict[Any, list[bytes]] = {}
         """The states of each work that its next execution may begin with, the oldest first."""
         self._is_safe: dict[Any, bool] = {}
@@ -1090,7 +1092,8 @@ class SavedStates(Judge):
             case "saves":
                 states.append(what[0])
             case "saved" if what[0]:
-                states.pop()
+                if not self._is_taken_over:
+                    states.pop()
             case "saved":
                 del states[:-1]
                 self._is_safe[work] = True
