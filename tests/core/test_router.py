@@ -1197,9 +1197,12 @@ def test_g2_a_worker_of_a_host_whose_end_came_with_its_last_words_was_given_more
     assert pair.result(1) == b"outcome"
 
 
-def test_a_worker_of_a_host_may_end_before_it_has_said_hello():
-    pair = Pair(hello=False)
-    pair.router._follow([Exited(WORKER, pair.now_s, "killed")], pair.now_s)
+def test_g2_a_worker_of_a_host_whose_end_came_with_its_hello_was_given_work():
+    pair = Pair.asked(hello=False)
+    (hello,) = pair.workers[WORKER].take(EnvironmentReady(1, "env", False))
+    assert isinstance(hello, ToRouter)
+    last = WorkerMessage((WORKER, *hello.frames), pair.now_s)
+    pair.router._follow([last, Exited(WORKER, pair.now_s, "killed")], pair.now_s)
     del pair.workers[WORKER]
     pair.advance(2.0)
-    assert [*pair.workers] == [b"w0-2"]
+    assert (pair.runs, [*pair.workers]) == ([], [b"w0-2"])

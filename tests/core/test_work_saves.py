@@ -20,7 +20,7 @@ from trio_envserve.core.journal import (
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import KIB
-from trio_envserve.core.router_inputs import PoolOpened, Restored, WorkerBack
+from trio_envserve.core.router_inputs import Exited, PoolOpened, Restored, WorkerBack
 from trio_envserve.core.terms import Status
 from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker import UNKNOWN, SaveEnded
@@ -400,15 +400,18 @@ def test_a_server_that_closes_goes_on_saving_for_what_runs():
 # -- workers of hosts, with the next router ------------------------------------------
 
 
-def back(pair: Journaled, records: list[Record]) -> Journaled:
-    """The next server, to which the worker of the first one comes back."""
+def back(pair: Journaled, records: list[Record], *more: Exited) -> Journaled:
+    """The next server, to which the worker of the first one comes back, and what its host says
+    besides."""
     core = pair.workers[FIRST]
     other = Journaled(ready=False, rerun=True)
     other.router_takes(Restored(records, other.now_s))
     hello = messages.encode(messages.WorkerHello(2, 1, "env", True, 256))
     given = WorkerBack(FIRST, 0, core.incarnation, 7, False, hello, 1, [0, 1], other.now_s)
-    other.workers[FIRST] = core
-    other.router._follow([given], other.now_s)
+    if not more:
+        other.workers[FIRST] = core
+    other.router._follow([given, *more], other.now_s)
+    other.auto_hello = True
     other.open_pool()
     return other
 
@@ -440,6 +443,16 @@ def test_g11_an_earlier_save_that_comes_to_the_next_router_replaces_nothing():
     assert states(other.records) == []
     assert other.router.works.generations[0].saved == b"two"
     assert other.to_workers[-1] == messages.SaveAnswer(0, 2, "")
+
+
+def test_a_worker_that_comes_back_with_its_end_leaves_its_state_to_the_next_execution():
+    pair = Journaled.running(rerun=True)
+    pair.save(b"one")
+    pair.disk()
+    other = back(pair, pair.records, Exited(FIRST, pair.now_s, "killed"))
+    other.advance(2.0)
+    other.disk()
+    assert saved(other) == [b"one"]
 
 
 def test_a_save_of_what_the_next_router_does_not_know_is_refused():

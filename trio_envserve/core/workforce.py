@@ -570,8 +570,10 @@ class Workforce:
 
     def ends(self, worker: bytes, now_s: float) -> None:
         """The end of a worker of a host is known, and is taken in behind what it had said."""
+        life = self.pool.lives.get(worker)
+        if life is not None:  # else it has come back, and gets nothing yet
+            life.held = True
         if worker in self.workers:
-            self.pool.lives[worker].held = True
             self.turnover.refresh_one(self.workers[worker], now_s)
 
     def refresh(self, now_s: float) -> None:

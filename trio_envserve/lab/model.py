@@ -1482,7 +1482,7 @@ class Boundary(RouterModel):
             saved = bytes(body[len(body) - message.saved_bytes :])
         if run is not None:  # sent again, or, from the journal, at last
             work = run.work
-            if run.session is None and not run.taken_back:
+            if run.unsent:
                 self.begins_with(work, saved)
             if run.unsent and ("started", work.number) in self.unsafe:
                 text = f"generation {work.number} is sent before its start is safe"
