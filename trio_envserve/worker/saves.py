@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-What an execution saves is one value: a map from the member of a group (0 for a single rollout) to
-the encoded record of that member, its state above all.  So each save has the newest states of all
+An execution saves one value: a map from the member of a group (0 for a single rollout) to the
+encoded record of that member, its state above all.  So each save has the newest states of all
 members, and replaces the save before.
 
 An execution has one unanswered save at most; who saves meanwhile waits.  A caller that is cancelled
