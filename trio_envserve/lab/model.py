@@ -327,6 +327,8 @@ class RouterModel(Judge):
         """Executions that were reported in this turn."""
         self._facts: list[Fact] = []
         """Records that must be written in this turn."""
+        self._ended: set[tuple[str, int]] = set()
+        """Executions that have ended in this turn."""
         self._saves: list[tuple[ModelWork, int, bytes]] = []
         """States that were saved in this turn, by works, and their numbers."""
         self._told: list[tuple[tuple[Fact, ...], str, str]] = []
@@ -1385,8 +1387,14 @@ class Boundary(RouterModel):
     def _add_deadline(self, for_s: float, request: RequestId) -> None:
         """A request has a limit."""
 
-    def _back(self, worker: str, server: str, incarnation: bytes, is_ready: bool) -> None:
+    def _back(
+        self, worker: str, server: str, incarnation: bytes, is_ready: bool,
+        declared: bool | None = None,
+    ) -> None:  # fmt: skip
         self._incarnations[incarnation] = worker
+        if declared is not None:  # by its hello, which the router takes over
+            self.enlisted.add(worker)
+            self.declared = declared
         for work in is_ready * list(self.open.values()):
             if work.last[0] == incarnation and work.restored and not self.closing:
                 self.go_on((worker, work.last[1]), work)
@@ -1480,6 +1488,8 @@ class Boundary(RouterModel):
         saved: bytes | None = None
         if message.saved_bytes is not None and body is not None:
             saved = bytes(body[len(body) - message.saved_bytes :])
+        if where in self._ended:
+            return  # it was sent again, and has ended, by one message of a host
         if run is not None:  # sent again, or, from the journal, at last
             work = run.work
             if run.unsent:

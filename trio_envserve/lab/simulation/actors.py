@@ -1175,7 +1175,10 @@ class SimServer(SimProcess):
         worker = self.world.worker_by_incarnation.get(back.incarnation)
         if worker is not None:
             worker.server = self
-        self.world.happened("back", name, "", self.name, back.incarnation, bool(back.hello))
+        hello = messages.decode(back.hello, most_bytes=1 << 20) if back.hello else None
+        declared = hello.rerun if isinstance(hello, messages.WorkerHello) else None
+        facts = back.incarnation, bool(back.hello), declared
+        self.world.happened("back", name, "", self.name, *facts)
         self.world.happened("spawned", self.name, "", name, back.slot)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
