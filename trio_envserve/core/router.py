@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from . import messages, outcomes
@@ -276,12 +276,8 @@ class Router:
         at_s = now_s if lease_s is None else lease_s
         self._follow(self.hosts.tick(at_s, unknown=unknown), now_s)
 
-    def _follow(self, follows: Collection[OfHost], now_s: float) -> None:
-        """Take in what follows about the workers of hosts, as if they were here.  A worker whose
-        end comes with its last words gets nothing more for these."""
-        for each in follows:
-            if isinstance(each, Exited):
-                self.workforce.ends(each.worker, self.awake_s)
+    def _follow(self, follows: Iterable[OfHost], now_s: float) -> None:
+        """Take in what follows about the workers of hosts, as if they were here."""
         for each in follows:
             given = each if isinstance(each, Spawned) else each._replace(now_s=now_s)
             self.works.budget.renew()

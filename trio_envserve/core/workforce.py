@@ -568,6 +568,383 @@ class Workforce:
         self.refresh(now_s)
         return ended
 
+    def refresh(self, now_s: float) -> None:
+        """Decide anew which workers may get work.  To be called after each input that may end a
+        life: a dispatch to a process that is ending would be lost."""
+        for worker in self._workers.values():
+            self.refresh_one(worker, now_s)
+
+    def refresh_one(self, worker: Worker, now_s: float) -> None:
+        """Decide anew whether a worker may get work."""
+        life = self._pool.lives[worker.id]
+        patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
+        worker.accepting = patient and self._pool.accepts(life)
+
+    def retire_all(self, now_s: float) -> list[RouterEffect]:
+        """Start no further workers, and end each one once it has no work."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            if life.phase is Phase.STARTING:
+                effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+    def kill_all(self, now_s: float) -> list[RouterEffect]:
+        """Kill every process now."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+
+def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
+    """Duration for which an execution on a worker has ignored its cancel; 0 if none does."""
+    stopped_s = worker.oldest_stop_s()
+    return 0.0 if stopped_s is None else life.counted_s(stopped_s, now_s)
+
+
+ENVIRONMENT_BYTES = 256
+"""Most bytes of an environment's name; a longer one is cut."""
+DURATIONS = 512
+"""Number of the latest executions of which the typical duration is told."""
+
+
+class Workforce:
+    """The workers that said hello, and the reader of their messages."""
+
+    def __init__(
+        self, pool: Pool, limits: ServerLimits, header_bytes: int, dispatches: Dispatches
+    ) -> None:
+        self.pool = pool
+        self.dispatches = dispatches
+        self.announced = dispatches.announced
+        self.limits = limits
+        self.header_bytes = header_bytes
+        self.workers: dict[bytes, Worker] = {}
+        self.sites: dict[str, Site] = {}
+        """Machines with workers, by the name of the host; the name of this machine is empty."""
+        self.out = dispatches.out
+        """Effects, in order; the router takes them out."""
+        self.knows_environment = False
+        """Whether a worker has said what it hosts."""
+        self.environment = ""
+        """Name of the environment; empty until a worker has said it."""
+        self.rerun = False
+        """Whether the environment consents to further executions."""
+        self.capacity = limits.worker_capacity or CAPACITY
+        """Executions that one worker takes at once, as the newest worker has said."""
+        self.fenced = 0
+        """Number of messages from processes that are not, or no longer, workers of this server."""
+        self.strays = 0
+        """Number of outcomes of executions that had already ended."""
+        self.durations: deque[float] = deque(maxlen=DURATIONS)
+        """Durations of the code of the latest executions that were not cancelled, in seconds."""
+        self.runs = Durations()
+        """Durations from the dispatch to the worker's report that the code has ended."""
+        self.pausing = Pausing(limits)
+        self.history = WorkerHistory()
+        self.turnover = Turnover(pool, self.workers, limits)
+
+    # -- messages -------------------------------------------------------------
+
+    def message(self, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
+        """Read a message from a worker.  ProtocolError if it is malformed.
+
+        ``frames``: the worker's id, the incarnation, then a header; of outcomes and deltas the
+        client id, a header and a payload."""
+        life = self.pool.lives.get(bytes(frames[0]))
+        incarnation = frames[1] if len(frames) > 1 else b""
+        if life is None or (incarnation != life.incarnation and len(incarnation) == ID_BYTES):
+            self.fenced += 1
+            return []
+        try:
+            if incarnation != life.incarnation or len(frames) not in (3, 5):
+                raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
+            life.mute_s = 0.0
+            return self._message(life, frames, now_s)
+        except ForeignVersion as error:  # the worker will never be ready
+            text = f"worker {life.name}: {error}"
+            self.out += self.pool.set_up_failed(life, text, unloadable=True)
+            self._distrust(life, str(error), now_s)
+            raise
+        except ProtocolError as error:
+            self._distrust(life, f"it sent a malformed message: {error}", now_s)
+            raise
+
+    def _distrust(self, life: Life, why: str, now_s: float) -> None:
+        """Kill a worker whose messages cannot be read: a rollout may have broken its socket, and
+        then none of its executions would ever be reported (G9)."""
+        if not life.leaving:
+            self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
+            self.refresh(now_s)
+
+    def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
+        batch = frames[2:] if len(frames) == 3 else frames[3:]
+        rows = messages.read(batch, most_bytes=self.header_bytes)
+        message, body = rows[0]
+        match message:
+            case WorkerOutcome():
+                return self._outcomes(life, rows, now_s)
+            case WorkerDelta() if body is not None:
+                return self._delta(life, message, body)
+            case WorkerSave() if body is not None:
+                return self._save(life, message, body)
+            case WorkerHello():
+                self._hello(life, message, now_s)
+            case WorkerBroken():
+                if life.ready_s is not None:
+                    raise ProtocolError("the set-up of a ready worker cannot have failed")
+                self._broken(life, message.error)
+            case Beat():
+                self._beat(life, message)
+            case Missing():
+                self._missing(life, message)
+            case Declined():
+                return self._declined(life, message)
+            case Announced():
+                return self._announced(life, message, now_s)
+            case WorkerNotes():
+                return self._notes(life, message)
+            case Claim() | ClaimsEnded():
+                self._claims(life, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a worker")
+        return []
+
+    def _hello(self, life: Life, hello: WorkerHello, now_s: float) -> None:
+        self.out += self.pool.step(life, LifeInput.HELLO, now_s)
+        worker = self.workers.get(life.id)
+        if worker is None and life.phase is Phase.READY:
+            worker = self._enlist(life, hello, now_s)
+        if worker is not None:
+            self.state(worker)
+
+    def _broken(self, life: Life, error: Mapping[str, Any]) -> None:
+        if life.told_broken:
+            return
+        life.told_broken = True
+        because, kind = str(error.get("message") or ""), error.get("type")
+        traceback = str(error.get("traceback") or because)
+        unloadable = error.get("code") == messages.UNLOADABLE  # a text of this package's own
+        if kind and not unloadable:
+            because = f"{kind}: {because}"
+        self.out += self.pool.set_up_failed(life, traceback, because, unloadable=unloadable)
+
+    def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
+        # Cut, since every answer to a ping has it.
+        self.knows_environment = True
+        self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
+        self.rerun = hello.rerun
+        most = self.limits.worker_capacity
+        self.capacity = hello.capacity if most is None else min(hello.capacity, most)
+        worker = self.workers[life.id] = Worker(
+            life.id, life.incarnation, self.capacity, most=self.limits.recycle_executions
+        )
+        worker.host = life.host
+        worker.site = self.sites.setdefault(life.host, Site())
+        worker.site.workers += 1
+        self.turnover.refresh_one(worker, now_s)
+        return worker
+
+    # -- workers of an earlier epoch --------------------------------------------
+
+    def take_back(self, life: Life, back: WorkerBack, now_s: float) -> Worker | None:
+        """Enter a worker of an earlier epoch, if it has said hello; None if it has not.  It is told
+        nothing yet."""
+        hello = None
+        if back.hello:
+            hello = messages.decode(back.hello, most_bytes=self.header_bytes)
+        if not isinstance(hello, WorkerHello):
+            return None
+        self.out += self.pool.step(life, LifeInput.HELLO, now_s)
+        worker = self._enlist(life, hello, now_s)
+        self.dispatches.permits.unstated.add(worker)
+        return worker
+
+    def state(self, worker: Worker) -> None:
+        """Send a worker the statement of what this epoch holds of it."""
+        self.dispatches.tell(worker, worker.statement(0))
+
+    def _beat(self, life: Life, beat: Beat) -> None:
+        worker = self.workers.get(life.id)
+        if worker is None:  # its hello was lost; the worker repeats it until it is answered
+            return
+        self.history.reported(life.id, beat.stats)
+        has, held = Ranges.from_flat(beat.claims or ()), Ranges.from_flat(beat.held or ())
+        self.dispatches.permits.stated(worker, beat.made, has, held)
+        seen = Ranges.from_flat(beat.seen)
+        for execution in worker.live.values():
+            if execution.body is not None and execution.number in seen:
+                execution.body = None
+        fetches = worker.fetches()
+        if any(fetches):  # before the statement, after which the worker announces again what no
+            self.dispatches.tell(worker, fetches)  # fetch has named
+        self.dispatches.tell(worker, worker.statement(beat.beat))
+
+    def _claims(self, life: Life, message: Claim | ClaimsEnded) -> None:
+        """Take in a claim of a permit, or the end of some."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        permits = self.dispatches.permits
+        if isinstance(message, ClaimsEnded):
+            permits.ended(worker, Ranges.from_flat(message.claims))
+            return
+        execution = worker.live.get(message.number)
+        if execution is not None and execution.size_bytes is not None:
+            execution = None  # its code has ended
+        permits.claim(worker, execution, message)
+
+    def _missing(self, life: Life, missing: Missing) -> None:
+        worker = self.workers.get(life.id)
+        if worker is not None:
+            self.dispatches.repeat(worker, Ranges.from_flat(missing.numbers))
+
+    def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
+        """End cancelled dispatches that never arrived and will not be run, and those of an earlier
+        epoch of which the worker has kept nothing."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return []
+        numbers = Ranges.from_flat(declined.numbers)
+        ended = [
+            e for n, e in worker.live.items()
+            if n in numbers and (n in worker.stopping or e.taken_back)
+        ]  # fmt: skip
+        for execution in ended:
+            self.dispatches.end(execution)
+        return [ExecutionEnded(execution, None, "") for execution in ended]
+
+    def _announced(
+        self, life: Life, announced: Announced, now_s: float
+    ) -> list[ExecutionEnded | Stray]:
+        """Take in that the code of an execution has ended and its worker holds the outcome."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            self.fenced += 1
+            return []
+        execution = _reported(worker, announced)
+        if execution is None or execution.size_bytes is not None:
+            return []  # it has ended, or was announced before
+        size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
+        worker.announce(execution, size_bytes)
+        if execution.claims:
+            self.dispatches.permits.end(execution)
+        self.runs.add(now_s - execution.dispatched_s)
+        if execution.is_wanted and size_bytes <= most_bytes:
+            self.announced.add(execution)
+            return []
+        kept: RetainedOutcome | None = None
+        if execution.is_wanted:  # its client could not receive it, so it is not fetched
+            kept = outcomes.too_large(execution.work, size_bytes, most_bytes)
+        worker.end(execution)
+        worker.done += 1
+        return [ExecutionEnded(execution, kept, "")]
+
+    def _outcomes(
+        self, life: Life, rows: Sequence[messages.Said], now_s: float
+    ) -> list[WorkerReport]:
+        worker = self.workers.get(life.id)
+        if worker is None:
+            self.fenced += 1
+            return []
+        reports: list[WorkerReport] = []
+        for outcome, payload in rows:
+            try:
+                reports.append(self._outcome(worker, outcome, payload, now_s))
+            except ProtocolError as error:  # the other rows of the batch count
+                reports.append(MalformedRow(str(error)))
+                self._distrust(life, f"it sent a malformed message: {error}", now_s)
+        return reports
+
+    def _outcome(
+        self, worker: Worker, outcome: Any, payload: Any, now_s: float
+    ) -> ExecutionEnded | Stray:
+        execution = _reported(worker, outcome)
+        session_id, sequence, _, status, duration_s = outcome
+        if execution is None:  # it had ended: the next statement lets the worker drop the outcome
+            self.strays += 1
+            return Stray(session_id, sequence)
+        if not messages.is_status(status):
+            raise ProtocolError(f"unknown status {status}")
+        if execution.size_bytes is None:  # else its duration was counted at the announcement
+            self.runs.add(now_s - execution.dispatched_s)
+        self.dispatches.end(execution)
+        worker.done += 1
+        if status:
+            worker.failed += 1
+        if duration_s is not None and status != Status.CANCELLED:
+            self.durations.append(duration_s)
+        self.out += self.pausing.reported(status, payload, now_s)
+        failed = has_failed(status, payload) if status else False
+        if failed is not None:
+            self.out += self.turnover.reported(worker, failed, now_s)
+        if execution.taken_back and execution.is_wanted and status == Status.CANCELLED:
+            # Nobody was told of that cancel, so it counts as a loss.
+            return ExecutionEnded(execution, None, "the server before had begun to cancel it")
+        executions = execution.work.executions if execution.is_wanted else 0
+        message = messages.Outcome(
+            session_id, sequence, status, worker.name, duration_s, executions
+        )
+        return ExecutionEnded(execution, RetainedOutcome.made(message, payload), "")
+
+    def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[DeltaReceived]:
+        worker = self.workers.get(life.id)
+        execution = None if worker is None else _reported(worker, delta)
+        if execution is None or not execution.is_wanted:
+            return []  # its outcome has the whole text, or nobody wants it
+        return [DeltaReceived(execution, delta.delta, payload)]
+
+    def _save(self, life: Life, save: WorkerSave, body: Body) -> list[SaveReceived]:
+        worker = self.workers.get(life.id)
+        execution = None if worker is None else _reported(worker, save)
+        if execution is None or execution.size_bytes is not None:
+            return []  # it has ended, and its worker drops what nobody has answered
+        return [SaveReceived(execution, save.save, body)]
+
+    def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:
+        numbers = Ranges.from_flat(message.numbers)
+        if len(numbers) != len(message.notes):
+            raise ProtocolError(f"{len(message.notes)} notes of {len(numbers)} dispatches")
+        worker = self.workers.get(life.id)
+        live = {} if worker is None else worker.live
+        received = NotesReceived([])
+        for number, note in zip(numbers, message.notes, strict=True):
+            execution = live.get(number)
+            if execution is not None and execution.is_wanted:
+                execution.note = note
+                received.executions.append(execution)
+        return [received]
+
+    def note_holder(self, life: Life, request: str = "") -> None:
+        """Note for a worker's executions who holds its interpreter, or that nobody does."""
+        worker = self.workers.get(life.id)
+        if worker is not None:
+            worker.holder, worker.held = request, life.held_by
+
+    # -- time -----------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[ExecutionEnded]:
+        """Do what time brings: decisions of the pool, ends of executions whose worker is proven
+        dead, ends of drained workers."""
+        ended: list[ExecutionEnded] = []
+        self.out += self.turnover.check(now_s)
+        for effect in self.pool.tick(now_s):
+            if isinstance(effect, Lost):
+                dead = self.workers.get(effect.worker)
+                lost = 0 if dead is None else len(dead.live)
+                name = self.history.died(effect, now_s, lost)
+                if lost:
+                    self.out += self.pausing.lost(name, effect.why, now_s)
+                ended += self._lost(effect)
+            self.out.append(effect)
+        self.refresh(now_s)
+        return ended
+
     def ends(self, worker: bytes, now_s: float) -> None:
         """The end of a worker of a host is known, and is taken in behind what it had said."""
         life = self.pool.lives.get(worker)

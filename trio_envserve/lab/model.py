@@ -327,8 +327,6 @@ class RouterModel(Judge):
         """Executions that were reported in this turn."""
         self._facts: list[Fact] = []
         """Records that must be written in this turn."""
-        self._ended: set[tuple[str, int]] = set()
-        """Executions that have ended in this turn."""
         self._saves: list[tuple[ModelWork, int, bytes]] = []
         """States that were saved in this turn, by works, and their numbers."""
         self._told: list[tuple[tuple[Fact, ...], str, str]] = []
@@ -1499,8 +1497,6 @@ class Boundary(RouterModel):
                 self.broken("G11", text, work.label)
             run.unsent, run.session = False, message.session
             return
-        if where in self._ended:
-            return  # sent again, before its outcome came in the same turn
         session = self.sessions.get(message.session)
         if session is not None:
             ticket = session.tickets.get(message.sequence)

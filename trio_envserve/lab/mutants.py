@@ -1145,7 +1145,17 @@ PERMITS.table(
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
     for family in (
-        WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, SAVES, GRACES, LEASES, PERMITS,
+        WORKS,
+        ROUTER,
+        WORKERS,
+        CLIENT,
+        BATCHES,
+        KEYS,
+        JOURNAL,
+        SAVES,
+        GRACES,
+        LEASES,
+        PERMITS,
     )  # fmt: skip
     for mutant in family.mutants
 )

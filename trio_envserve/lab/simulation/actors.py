@@ -715,7 +715,6 @@ class SimWorker(SimProcess):
         if number not in self._ignoring:
             self.events.after(self.rng.uniform(0.0, 0.2), self.post, self._ends, number, False)
 
-
     def _restore(self, run: BeginRun, key: str) -> None:
         """Go on from the state of an earlier execution, and save others from now on."""
         saved = None if run.saved is None else bytes(run.saved)
