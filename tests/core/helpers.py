@@ -572,6 +572,7 @@ class Pair(Joined):
     def give_back(self, claim: int, worker: bytes = b"w0-1") -> None:
         """A claim ends."""
         self.work(worker, self.workers[worker].take(ClaimOver(claim)))
+        self.settle()
 
     def save(self, state: bytes, run: tuple[bytes, BeginRun] | None = None) -> None:
         """An execution saves a state, by default the newest."""

@@ -77,7 +77,7 @@ def test_a_dispatch_has_the_state_at_its_end(
     saved_bytes: int | None, body: bytes, saved: bytes | None
 ):
     core = worker()
-    message = messages.Dispatch(SESSION, 100, 0, "me", None, saved_bytes)
+    message = messages.Dispatch(SESSION, 100, 0, "me", saved_bytes=saved_bytes)
     (run,) = hear(core, message, b"body")
     assert isinstance(run, BeginRun)
     assert (run.body, run.saved) == (body, saved)

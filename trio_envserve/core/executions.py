@@ -430,7 +430,7 @@ class Dispatches:
             execution.number,
             execution.session.name,
             None if work is None else work.traceparent,
-            None if work is None or work.saved is None else len(work.saved),
+            saved_bytes=None if work is None or work.saved is None else len(work.saved),
         )
 
     def _send(self, execution: Execution) -> None:

@@ -86,7 +86,7 @@ class ModelUsage:
         counts = dict(record)
         roles, self.waits.over_s = counts.pop("roles", {}), counts.pop("waited_s", 0.0)
         for role, of_role in roles.items():
-            self.of_role(role).resume(of_role)
+            self.of_role(role)._resume(of_role)
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, count)

@@ -316,10 +316,14 @@ class _RescoreCode:
         self._scorer = scorer
         self._job = job
         self.attempt = 1
+        self.late = job.late
         self.max_retries = job.request.max_retries
 
+    async def begin(self) -> None:
+        """Nothing: a scorer begins anew."""
+
     def __call__(self, context: RunContext) -> Any:
-        rollout = self._job.rollout(context, 0, self.attempt)
+        rollout = self._job.rollout(context, 0, self.attempt, None)
         self._value = rollout.input["value"]
         self._rollout = dataclasses.replace(rollout, input=rollout.input["input"])
         return self._scorer(self._rollout, self._value)
