@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,18 @@ async def test_code_that_ignores_that_it_is_late_is_stopped_at_the_end_of_its_gr
             async with open_client(server.address) as client:
                 with pytest.raises(DeadlineExceeded):
                     await client.run_rollout(str(tmp_path / "log"), timeout_s=2, grace_s=1)
+
+
+async def test_eval_takes_what_its_rollouts_have_at_their_limit(late: str, tmp_path: Path):
+    log, inputs = tmp_path / "log", tmp_path / "inputs.jsonl"
+    inputs.write_text(f"{json.dumps(str(log))}\n" * 2)
+    options = ("--timeout-s", "1", "--grace-s", "100", "--output", "results.jsonl")
+    async with command(tmp_path, "eval", late, "--inputs", str(inputs), *options) as running:
+        done = await running.wait()
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    values = [row["value"] for row in rows if "value" in row]
+    assert [(value["stop"], value["reward"]) for value in values] == [("deadline", 0.5)] * 2
 
 
 async def test_g11_the_next_server_keeps_the_grace_of_what_its_journal_has(

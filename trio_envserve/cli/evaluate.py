@@ -244,6 +244,8 @@ class Eval(WithEndpoints):
         asked = ("model", "model_name", "sampling_args", "state_columns", "roles")
         about = {name: self.call()[name] for name in asked}
         size = self.repeat if self.group else None
+        if self.working_s is not None:  # a part of what is asked; runs before it had none
+            about["working_s"] = self.working_s
         return {**about, "environment": self.environment, "args": self.args, "group": size}
 
     def check(self) -> None:
