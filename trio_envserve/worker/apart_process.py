@@ -19,7 +19,6 @@ import ctypes
 import faulthandler
 import importlib.util
 import io
-import multiprocessing.util
 import os
 import pickle
 import resource
@@ -47,6 +46,8 @@ TRACEBACK_CHARACTERS = 32 * 1024
 """Longest traceback."""
 END_S = 1.0
 """Time for which the end of the processes that a call has started is waited for, in seconds."""
+RETIRE_S = 0.2
+"""Time for which a process that is not used again may take to end, in seconds."""
 FIRST_TO_DIE = "1000"
 """Mark for the kernel, which ends such a process before others when memory runs out."""
 
@@ -104,8 +105,6 @@ def begin() -> None:
     sys.stdout = sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(_State.printed), errors="backslashreplace", line_buffering=True
     )
-    # Threads that a call has left behind do not hold up the end of this process.
-    multiprocessing.util.Finalize(None, os._exit, args=(0,), exitpriority=0)
     own = _descriptors()
     os.register_at_fork(after_in_child=lambda: [*map(_close, own)])
 
@@ -128,6 +127,10 @@ def retire() -> bool:
     """Whether this process is to end, since a call has spoilt it; asked after each reply."""
     # Here, so that the caller does not wait for it: it takes as long as the rest of a short call.
     faulthandler.cancel_dump_traceback_later()
+    if _State.spoilt:
+        # Threads that a call has left behind do not hold up the end of this process.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, RETIRE_S)
     return _State.spoilt
 
 
