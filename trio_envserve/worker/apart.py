@@ -55,8 +55,6 @@ _NO_GUARD = (
     ". It imports the program that serves, if that is a script: what the script does belongs below "
     'if __name__ == "__main__"'
 )
-_TIMED_OUT = "Timeout ("
-"""Begin of what the timer writes."""
 
 
 @final
@@ -128,7 +126,7 @@ class ApartPool:
         stack = [authors_part(each) for each in dumped_stacks(text)[-1:]]
         where = authors_line(stack[0]) if stack else ""
         at = f", at {where}" if where else ""
-        if text.startswith(_TIMED_OUT):
+        if status == -apart_process.TIMES_OUT or text.startswith(apart_process.TIMED_OUT):
             told = f"{call.name} took longer than {call.limits.timeout_s:g} s (timeout_s)"
             return ApartTimeout(f"{told}, and its process was ended{at}", where, *stack)
         if not paper.has_begun:

@@ -4,9 +4,10 @@ Theory of operation
 -------------------
 The process calls one function after the other (:func:`run`), in its main thread.  The *paper* of
 a call is a file that outlives the process: it gets the process id, and the stack if the process
-ends badly.  Nothing in it needs the interpreter lock: at the limit of time a timer of
-``faulthandler`` writes the stack and ends the process, whatever holds the interpreter, and so
-does its handler of crashes.
+ends badly.  Nothing in it needs the interpreter lock: at the limit of time a timer of the kernel
+sends a signal, for which ``faulthandler`` writes the stack, and which then ends the process,
+whatever holds the interpreter.  (``faulthandler`` has a timer of its own, which takes the place of
+that where there is none: a thread, whose start and end would take half of a short call.)
 
 What a call starts ends with it: processes are killed, and a process in which it has left threads
 is not used again.  A forked child gets none of the descriptors by which this process speaks.
@@ -23,12 +24,13 @@ import os
 import pickle
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
@@ -36,6 +38,10 @@ from .guard import become_subreaper, children_of_this
 
 PID_BYTES = 8
 """Length of the process id, big-endian, at the begin of a paper."""
+TIMES_OUT: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 4
+"""Signal of the timer: one of those that nobody has a meaning for."""
+TIMED_OUT: Final = "Timeout ("
+"""Begin of what ``faulthandler``'s own timer writes."""
 OUT_OF_MEMORY = "memory"
 """The reply of a call that needed more memory than it may."""
 ARRAYS_AT = 1 << 20
@@ -52,6 +58,8 @@ FIRST_TO_DIE = "1000"
 """Mark for the kernel, which ends such a process before others when memory runs out."""
 
 
+_CLOCK_MONOTONIC = 1
+
 Reply: TypeAlias = tuple[bytes | None, Spans, bytes | None, str, str]
 """First fields of an ``ApartReply``."""
 Most: TypeAlias = tuple[int, int]
@@ -64,6 +72,8 @@ class _State:
 
     spoilt = False
     """Whether it is not to be used again."""
+    timer: _Timer | None = None
+    """Timer of the kernel; None where there is none."""
     printed: _Printed
 
 
@@ -91,10 +101,47 @@ class _Printed(io.RawIOBase):
         return taken
 
 
+@final
+class _Timer:
+    """A timer of the kernel that sends :data:`TIMES_OUT` to this process."""
+
+    def __init__(self, libc: ctypes.CDLL) -> None:
+        self._libc = libc
+        self._id = ctypes.c_void_p()
+        event = struct.pack("Pii48x", 0, TIMES_OUT, 0)
+        if libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(self._id)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def set(self, after_s: float) -> None:
+        """Let it go off after this time; 0: not at all."""
+        seconds, rest = divmod(int(after_s * 1e9), 1_000_000_000)
+        self._libc.timer_settime(self._id, 0, struct.pack("llll", 0, 0, seconds, rest), None)
+
+
+def _arm(written: io.FileIO, timeout_s: float) -> None:
+    """Let this process end after this time."""
+    if _State.timer is None:
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=written)
+    else:
+        faulthandler.register(TIMES_OUT, file=written, all_threads=False, chain=True)
+        _State.timer.set(max(timeout_s, 1e-6))
+
+
+def _disarm() -> None:
+    if _State.timer is None:
+        faulthandler.cancel_dump_traceback_later()
+    else:
+        _State.timer.set(0.0)
+
+
 def begin() -> None:
     """Prepare this process; called once."""
     os.setpgid(0, 0)  # so that all that it starts can be killed together
-    become_subreaper(ctypes.CDLL(None, use_errno=True))
+    libc = ctypes.CDLL(None, use_errno=True)
+    become_subreaper(libc)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            _State.timer = _Timer(libc)
     with contextlib.suppress(OSError):  # not on Linux
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write(FIRST_TO_DIE)
@@ -125,8 +172,6 @@ def _close(descriptor: int) -> None:
 
 def retire() -> bool:
     """Whether this process is to end, since a call has spoilt it; asked after each reply."""
-    # Here, so that the caller does not wait for it: it takes as long as the rest of a short call.
-    faulthandler.cancel_dump_traceback_later()
     if _State.spoilt:
         # Threads that a call has left behind do not hold up the end of this process.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -164,7 +209,7 @@ def _reply(
     try:
         _import(module, file)
         function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
-        faulthandler.dump_traceback_later(timeout_s, exit=True, file=written)
+        _arm(written, timeout_s)
         if memory_bytes is not None:
             _limit(memory_bytes, before[1])
         at = sum(spans[-1]) if spans else ARRAYS_AT
@@ -177,6 +222,7 @@ def _reply(
         resource.setrlimit(resource.RLIMIT_AS, before)
         return _raised(error)
     finally:
+        _disarm()
         resource.setrlimit(resource.RLIMIT_AS, before)
         sys.stdout.flush()
 

@@ -1,0 +1,43 @@
+"""The inside of a process for calls apart."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker import scorers
+from trio_envserve.core.stack_frames import authors_line, dumped_stacks
+from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT, TIMES_OUT
+
+pytestmark = [pytest.mark.real]
+
+CALL = """
+import pickle, sys
+from trio_envserve.worker import apart_process
+paper, timer, job = sys.argv[1:]
+apart_process.begin()
+if timer == "none":
+    apart_process._State.timer = None
+apart_process.run(paper, 0.2, None, "", "", bytes.fromhex(job), (), (1 << 20, 0))
+"""
+
+
+@pytest.mark.parametrize("timer", ["the kernel's", "none"])
+def test_process_ends_at_its_limit_and_its_stack_is_left(timer: str, tmp_path: Path):
+    """Where the kernel has no such timer, faulthandler's does the same."""
+    if timer != "none" and sys.platform != "linux":
+        pytest.skip("Linux has that timer")
+    paper = tmp_path / "paper"
+    paper.touch()
+    job = pickle.dumps((scorers.hang, ())).hex()
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, paper, timer, job], capture_output=True, text=True
+    )
+    text = paper.read_bytes()[PID_BYTES:].decode()
+    assert (done.returncode == -TIMES_OUT) == (timer != "none"), done.stderr
+    assert text.startswith(TIMED_OUT) == (timer == "none")
+    assert scorers.HANG in authors_line(dumped_stacks(text)[-1])
