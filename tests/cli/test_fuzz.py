@@ -109,6 +109,14 @@ async def test_seed_is_the_same_run_each_time_with_its_trace(tmp_path: Path):
     assert "seed 8" in other.out.splitlines()[-1]
 
 
+async def test_permits_make_another_run_of_a_seed(tmp_path: Path):
+    limited = await fuzz(tmp_path, "--seed", "8", "--permits", "--trace")
+    assert "limit:a" in limited.out
+    assert "seed 8 (usual, with permits)" in limited.out.splitlines()[-1]
+    done = await fuzz(tmp_path, "--permits", "--protocol", STORE, "--seed", "8", code=2)
+    assert "no permits" in done.err
+
+
 async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Path):
     hosted = await fuzz(tmp_path, "--seed", "8", "--hosts", "--trace")
     assert "HostWelcome(" in hosted.out

@@ -46,6 +46,16 @@ def test_every_declared_number_that_is_not_0_is_in_the_status():
     assert len(rows) == len({*rows}) > 35
 
 
+def test_permits_are_shown_where_any_are_claimed():
+    record = stats(Pair())
+    assert "permits" not in [table.title for table in status_tables(record)]
+    record["permits"] = [{"name": "limit:sandboxes", "held": 3, "limit": 4, "waiting": 17}]
+    (table,) = [table for table in status_tables(record) if table.title == "permits"]
+    assert tables_text([table]).split() == [
+        "permits", "name", "held", "limit", "waiting", "limit:sandboxes", "3", "4", "17",
+    ]  # fmt: skip
+
+
 def test_what_stops_and_where_a_loop_is_blocked_are_shown():
     row: dict[str, Any] = {
         "key": None, "namespace": None, "request": "ab#1", "state": "stopping", "executions": None,
