@@ -315,12 +315,14 @@ def state_digest(router: Router) -> bytes:
         text += _of_keys(router.works)  # recordings without keys have no such part
     if router.works.archive is not None:
         text += repr(list(router.works.archive))
+    if permits := router.dispatches.permits.records():
+        text += repr(permits)
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 
 _LATER = (
     "bounds", "waits", "runs", "model_calls", "model_usage", "oldest_wait_s", "workers_least",
-    "workers_most", "resized",
+    "workers_most", "resized", "permits",
 )  # fmt: skip
 
 
