@@ -1142,23 +1142,11 @@ PERMITS.table(
 )  # fmt: skip
 
 
-MUTANTS: tuple[Mutant, ...] = tuple(
-    mutant
-    for family in (
-        WORKS,
-        ROUTER,
-        WORKERS,
-        CLIENT,
-        BATCHES,
-        KEYS,
-        JOURNAL,
-        SAVES,
-        GRACES,
-        LEASES,
-        PERMITS,
-    )  # fmt: skip
-    for mutant in family.mutants
-)
+FAMILIES = (
+    WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, SAVES, GRACES, LEASES, PERMITS,
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES for mutant in family.mutants)
 """All of them; their names are unique."""
 
 
