@@ -478,6 +478,24 @@ BEYOND: dict[str, str] = {
     "a-lost-batch-was-never-dispatched": "clocks stand here, so all is dispatched in one turn",
     **dict.fromkeys(
         (
+            "one-more-permit-than-the-limit-is-granted",
+            "the-largest-limit-counts",
+            "a-permit-comes-back-at-the-stop",
+            "a-dead-worker-keeps-its-permits",
+            "a-dead-claim-is-granted",
+            "a-silent-worker-has-no-permits",
+            "held-permits-are-forgotten-at-the-takeover",
+            "permits-are-granted-before-all-hosts-are-back",
+            "a-held-permit-waits-again-at-the-takeover",
+            "a-lost-claim-is-not-made-again",
+            "a-lost-grant-is-not-repaired",
+            "grants-of-a-rate-come-together",
+            "a-rate-that-waits-is-not-looked-at",
+        ),
+        "no execution claims a permit here",
+    ),
+    **dict.fromkeys(
+        (
             "a-worker-that-is-not-needed-is-killed",
             "a-pool-shrinks-below-its-least",
             "a-pool-grows-without-need",
