@@ -19,8 +19,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Arrays, CallOptions, Client, KeyEnded, Outcome, PlainClient, open_client
-    from .client.aio import AsyncioClient, open_client_asyncio
+    from .client import (
+        Arrays,
+        CallOptions,
+        Client,
+        KeyEnded,
+        Outcome,
+        Outcomes,
+        PlainClient,
+        PlainOutcomes,
+        open_client,
+    )
+    from .client.aio import AsyncioClient, AsyncioOutcomes, open_client_asyncio
     from .core.closing import ClosingStage
     from .core.endings import Ending, Fault
     from .core.errors import (
@@ -79,6 +89,7 @@ if TYPE_CHECKING:
     from .core.worker_range import WorkerRange
     from .envs.apart import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, apart
     from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
+    from .envs.late import Late
     from .envs.notes import RolloutNotes
     from .envs.permits import Permit
     from .envs.saves import SavedTurn, SaveRefused
@@ -115,6 +126,7 @@ __all__ = [
     "ApartTimeout",
     "Arrays",
     "AsyncioClient",
+    "AsyncioOutcomes",
     "BrokenNumbers",
     "CacheStats",
     "CallError",
@@ -153,6 +165,7 @@ __all__ = [
     "KeyPage",
     "KeyPair",
     "KnownKey",
+    "Late",
     "Logprobs",
     "MayHaveRun",
     "Message",
@@ -171,10 +184,12 @@ __all__ = [
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
     "OutcomeTooLarge",
+    "Outcomes",
     "PastHost",
     "Permit",
     "PermitStats",
     "PlainClient",
+    "PlainOutcomes",
     "ProtocolError",
     "RanAndFailed",
     "RequestRefused",
@@ -224,8 +239,8 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
     "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
-    "envs.interface", "envs.saves", "core.values", "net", "net.keypairs", "client", "client.aio",
-    "host.allocator", "host.joined", "host.opening", "server", "server.curve",
+    "envs.late", "envs.interface", "envs.saves", "core.values", "net", "net.keypairs", "client",
+    "client.aio", "host.allocator", "host.joined", "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

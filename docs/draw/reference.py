@@ -32,13 +32,13 @@ SECTIONS: Mapping[str, str] = {
         WorkerDeath WorkerRange WorkerStats""",
     "ask": """
         open_client Client open_client_asyncio AsyncioClient PlainClient ClientCurve KeyPair
-        keep_freed_memory CallOptions Outcome KeyEnded KeyPage RunningPage RunningRollout
-        KnownKey ClientCounters Arrays ServerHealth Health ServerStatus StatusRecord
-        ClosingRecord ClosingStage""",
+        keep_freed_memory CallOptions Outcome Outcomes AsyncioOutcomes PlainOutcomes KeyEnded
+        KeyPage RunningPage RunningRollout KnownKey ClientCounters Arrays ServerHealth Health
+        ServerStatus StatusRecord ClosingRecord ClosingStage""",
     "environments": """
-        Environment Rollout RolloutNotes Note SavedTurn SaveRefused Permit EnvironmentUnavailable
-        RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory ApartDied Model Completion
-        ToolCall ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
+        Environment Rollout RolloutNotes Note Late SavedTurn SaveRefused Permit
+        EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
+        ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
         BrokenNumbers ContextFull""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge

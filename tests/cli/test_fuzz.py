@@ -114,7 +114,7 @@ async def test_permits_make_another_run_of_a_seed(tmp_path: Path):
     assert "limit:a" in limited.out
     assert "seed 8 (usual, with permits)" in limited.out.splitlines()[-1]
     done = await fuzz(tmp_path, "--permits", "--protocol", STORE, "--seed", "8", code=2)
-    assert "no permits" in done.err
+    assert "none of --hosts, --permits" in done.err
 
 
 async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Path):
@@ -122,7 +122,7 @@ async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Pa
     assert "HostWelcome(" in hosted.out
     assert "seed 8 (usual, with hosts)" in hosted.out.splitlines()[-1]
     done = await fuzz(tmp_path, "--hosts", "--protocol", STORE, "--seed", "8", code=2)
-    assert "no hosts" in done.err
+    assert "none of --hosts, --permits" in done.err
     saving = await fuzz(tmp_path, "--seed", "8", "--saves")
     assert "seed 8 (usual, with saves)" in saving.out.splitlines()[-1]
 

@@ -191,7 +191,7 @@ async def test_records_of_a_server_are_frozen():
     assert list(told.to_record()) == list(own.to_record())
     assert closing is not None
     assert closing.stage is not ClosingStage.SERVING
-    for record in (health, status, closing, own, own.cache, own.per_worker[0]):
+    for record in (health, status, closing, own, own.per_worker[0]):
         assert not hasattr(record, "__dict__")
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, dataclasses.fields(record)[0].name, None)

@@ -103,7 +103,7 @@ async def test_calling_the_wrong_one_says_which_is_right():
         with contextlib.suppress(StopIteration):
             in_a_thread(rollout).send(None)
 
-    for env, told in ((on_trio, r"await save\(\)"), (plain, r"call save_sync\(\)")):
+    for env, told in ((on_trio, r"save\(\)"), (plain, r"save_sync\(\)")):
         with pytest.raises(EnvironmentFailure) as failed:
             await run(env, SavesRouter())
         assert isinstance(failed.value.exception, TypeError)

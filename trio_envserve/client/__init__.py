@@ -6,8 +6,8 @@ The client for asyncio is in ``aio``, and is imported by who needs it.
 from .opening import open_client
 from .options import CallOptions
 from .outcome import Outcome
-from .plain import PlainClient
-from .shell import Arrays, Client, KeyEnded
+from .plain import PlainClient, PlainOutcomes
+from .shell import Arrays, Client, KeyEnded, Outcomes
 
 __all__ = [
     "Arrays",
@@ -15,6 +15,8 @@ __all__ = [
     "Client",
     "KeyEnded",
     "Outcome",
+    "Outcomes",
     "PlainClient",
+    "PlainOutcomes",
     "open_client",
 ]

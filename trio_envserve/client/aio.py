@@ -105,7 +105,7 @@ class AsyncioClient:
         try:
             yield outcomes
         finally:
-            outcomes.close()
+            outcomes._close()
 
     # -- keys -------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
             self._ready.append((index, outcome, error))
             self._changed.set()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Cancel the calls that are left."""
         self._fed = True
         self._client._hand_over()  # what the thread has delivered has arrived

@@ -133,7 +133,7 @@ class PlainClient:
         try:
             yield outcomes
         finally:
-            outcomes.close()
+            outcomes._close()
 
     # -- keys -------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class PlainOutcomes(Iterator[tuple[int, Outcome]]):
             raise
         except BaseException:
             self._interrupted = True  # an outcome may be gone that was taken already
-            self.close()
+            self._close()
             raise
 
     def _next(self) -> tuple[int, Outcome]:
@@ -281,7 +281,7 @@ class PlainOutcomes(Iterator[tuple[int, Outcome]]):
     def _deliver(self, index: int, outcome: Any, error: BaseException | None) -> None:
         self._ready.put((index, outcome, error))
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Cancel the calls that are left."""
         self._fed = self._closed = True
         jobs, self._jobs = self._jobs, {}

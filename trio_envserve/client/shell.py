@@ -622,11 +622,11 @@ async def open_many(
     with unwrap_single():
         async with trio.open_nursery() as nursery:
             outcomes = Outcomes(client, in_flight, nursery, on_note)
-            nursery.start_soon(outcomes.feed, calls)
+            nursery.start_soon(outcomes._feed, calls)
             try:
                 yield outcomes
             finally:
-                outcomes.close()
+                outcomes._close()
                 nursery.cancel_scope.cancel()
 
 
@@ -664,7 +664,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     # -- the feeder -----------------------------------------------------------
 
-    async def feed(self, calls: Iterable[Asked]) -> None:
+    async def _feed(self, calls: Iterable[Asked]) -> None:
         """Submit each call, as room allows."""
         for index, asked in enumerate(calls):
             while not self._room:
@@ -760,7 +760,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
                 self._start(index, self._client._outcome_large, ended, began_s, now_s)
         return None
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Cancel the calls that are left."""
         self._closed, self._closed_s = True, trio.current_time()
         self._driver.cancel(self._under_way)

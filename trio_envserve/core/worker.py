@@ -472,7 +472,8 @@ class WorkerCore:
         if self._saves:
             self._saves.pop(number, None)
         self._notes.drop(number)
-        self._claims.end_of(number)
+        if self._claims.made is not None:
+            self._claims.end_of(number)
         self._cancelled.discard(number)
         outcome = messages.WorkerOutcome(
             request.session, request.sequence, number, status, duration_s
