@@ -38,8 +38,8 @@ SECTIONS: Mapping[str, str] = {
     "environments": """
         Environment Rollout RolloutNotes Note Late SavedTurn SaveRefused Permit
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
-        ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds Logprobs ModelError ModelAborted
-        BrokenNumbers ContextFull""",
+        ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
+        Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge
         Conflict KeyConflict RequestRefused NeverStarted ServerUnreachable RanAndFailed
