@@ -416,6 +416,18 @@ def back(pair: Journaled, records: list[Record], *more: Exited) -> Journaled:
     return other
 
 
+def test_g9_a_dispatch_that_is_sent_again_by_the_next_router_says_when_its_rollout_is_late():
+    """Its grace was forgotten with the router before."""
+    pair = Journaled(rerun=True)
+    with pair.losing(messages.Dispatch):
+        pair.call(execution_s=65.0, grace_s=5.0)
+        pair.disk()
+    other = back(pair, pair.records)
+    for _ in range(3):
+        other.beat()
+    assert [run.late_s for _, run in other.runs] == [60.0]
+
+
 def test_a_worker_that_comes_back_sends_the_save_that_nobody_has_answered():
     pair = Journaled.running(rerun=True)
     pair.save(b"one")

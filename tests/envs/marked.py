@@ -53,3 +53,9 @@ class Static:
     @apart
     def get_reward() -> float:
         return float(os.getpid())
+
+
+class Judging(Marked):
+    """Has its rollout, which no other process can have."""
+
+    rollout = None

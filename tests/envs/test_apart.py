@@ -34,7 +34,9 @@ async def failure(kind: Any, **given: Any) -> EnvironmentFailure:
     return caught.value
 
 
-@pytest.mark.parametrize("kind", [marked.Marked, marked.OnAsyncio, marked.InMainThread])
+@pytest.mark.parametrize(
+    "kind", [marked.Marked, marked.OnAsyncio, marked.InMainThread, marked.Judging]
+)
 async def test_reward_is_computed_apart_with_a_copy_of_the_object(kind: type):
     result = await rewarded(kind)
     assert result["rewards"] == {"reward": 1.0, "apart": 1.0}

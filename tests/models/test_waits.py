@@ -53,6 +53,17 @@ def test_waits_of_calls_that_have_ended(calls: list[Any], waited_s: float):
     assert ended(*calls) == waited_s
 
 
+def test_wait_that_goes_on_keeps_what_it_had_when_a_later_one_ends():
+    """The end of the later one moved the count past what the earlier one had waited."""
+    waits, first, second = EndpointWaits(), Call(0.0), Call(50.0)
+    waits.begin(first)
+    waits.begin(second)
+    waits.end(second, 60.0)
+    assert waits.waited_s(60.0) == 60.0
+    waits.end(first, 100.0)
+    assert waits.over_s == 100.0
+
+
 def test_call_that_waits_now_counts_and_one_whose_request_is_out_does_not_yet():
     above = EndpointWaits()
     waits = EndpointWaits(above)

@@ -412,11 +412,14 @@ class Bookings:
             waits = turn == at and self.stage.first(f"{key}.waits")
             if waits and not booked:
                 await self._wait(key)
-            with open(self.stage.file(f"{key}.seats"), "a", encoding="ascii") as seats:  # noqa: ASYNC230
-                seats.write(f"{turn}\n")
+            self._take(key, turn)
             if waits and booked:
                 await self._wait(key)
         return {"key": key, "doubts": doubts}
+
+    def _take(self, key: str, turn: int) -> None:
+        with open(self.stage.file(f"{key}.seats"), "a", encoding="ascii") as seats:
+            seats.write(f"{turn}\n")
 
     async def _wait(self, key: str) -> None:
         self.stage.put(f"{key}.at")

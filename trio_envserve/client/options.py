@@ -61,8 +61,9 @@ class CallOptions(TypedDict, total=False):
     without a grace.  With a key it belongs to ``execution_s``."""
     working_s: float | None
     """Longest time of one execution in seconds, less the time in which the rollouts waited for the
-    model's endpoint.  The error is :class:`~trio_envserve.ExecutionLimit`.  With a key it is a part
-    of the input."""
+    model's endpoint.  The error is :class:`~trio_envserve.ExecutionLimit`.  Code that ignores its
+    cancel is ended by ``execution_s`` or ``timeout_s`` only: give one of them, too.  With a key it
+    is a part of the input."""
     traceparent: str | None
     """The span below which its spans are, as in the HTTP header of that name; None: the
     current one of this process, if it keeps traces."""

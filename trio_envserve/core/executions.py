@@ -51,7 +51,16 @@ from .ranges import Ranges
 from .requests import Suspicion
 from .router_effects import RouterEffect, ToWorker
 from .spoilt import Results
-from .terms import Body, Incarnation, RequestId, SessionId, worker_name
+from .terms import (
+    Body,
+    BodyParts,
+    Incarnation,
+    RequestId,
+    SentBody,
+    SessionId,
+    whole,
+    worker_name,
+)
 
 
 class Job(Protocol):
@@ -95,7 +104,7 @@ class Execution:
     sequence: int
     dispatched_s: float
     dispatch: Dispatch | None
-    body: Body | None
+    body: SentBody | None
     """Body to send again if the dispatch was lost; None once the worker has it."""
     is_wanted: bool = True
     """Whether its work still waits for its outcome: not once that is answered or closed."""
@@ -294,11 +303,11 @@ class Worker:
         return next((e.stop_s for e in self.stopping.values()), None)
 
 
-def _with_state(work: Job) -> Body | None:
+def _with_state(work: Job) -> SentBody | None:
     """The body of a dispatch of a work: its input, and the state that was saved last."""
     if work.saved is None or work.body is None:
         return work.body
-    return b"".join((work.body, work.saved))
+    return BodyParts((work.body, work.saved))  # joined when it is sent, and not before
 
 
 # -- the dispatches of a router ----------------------------------------------------------
@@ -440,7 +449,7 @@ class Dispatches:
         if execution.late_at is not None:  # counted from the arrival of this transmission
             late_s = max(0.0, execution.late_at - self._clock.awake_s)
             dispatch = dispatch._replace(late_s=late_s)
-        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, execution.body))
+        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, whole(execution.body)))
 
 
 # -- announced outcomes ------------------------------------------------------------------

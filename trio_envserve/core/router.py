@@ -320,6 +320,7 @@ class Router:
                 continue
             works.take_back(work)
             execution = self.dispatches.go_on(worker, number, work.account, work, awake_s)
+            execution.late_at = self._late_at(work)  # for a dispatch that is sent again
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
         workforce.state(worker)

@@ -27,7 +27,7 @@ from ..models.saved_tokens import completions_of, plain_tokens
 from ..models.tokens import segments
 from ..near import did_you_mean
 from ..options import option, options_of
-from .apart import ApartLimits, call_of_method, limits_of, value_of
+from .apart import ApartCall, ApartLimits, call_of_method, limits_of, value_of
 from .conversation import (
     answer_message,
     calls_of,
@@ -215,6 +215,18 @@ class ToolLoop:
             },
         }
 
+    async def _saved_in_time(self) -> bool:
+        """Save; False if the rollout is late before that is safe."""
+        left_s = self._rollout.late.left_s()
+        if left_s == math.inf:
+            await self._save()
+            return True
+        ended = await self._methods.within(self._save, left_s)
+        if isinstance(ended.error, TookTooLong):
+            return False
+        ended.unwrap()
+        return True
+
     async def _save(self) -> None:
         """Save what a further execution needs to go on with this turn."""
         state = {
@@ -240,8 +252,10 @@ class ToolLoop:
 
     async def _converse(self, script: Iterator[str] | None) -> str:
         while self._turns < self._options.max_turns:
-            if self._resumable:
-                await self._save()
+            if self._rollout.late.is_set():
+                return "deadline"
+            if self._resumable and not await self._saved_in_time():
+                return "deadline"
             reference = await self._reference(script)
             try:
                 completion = await self._asked_in_time(reference)
@@ -399,10 +413,22 @@ class ToolLoop:
 
     async def _value_apart(self, method: Any, limits: ApartLimits) -> Any:
         """The value of a method that is marked ``@apart``; raises what it raises."""
-        call = await self._value(functools.partial(call_of_method, method, limits))
+        call = await self._value(functools.partial(_call_of, self._made, method, limits))
         with self._rollout._trace.span(f"apart {call.name}", {}):
             reply = await self._rollout._apart.run(call)
         return value_of(call.name, reply)
+
+
+def _call_of(made: Any, method: Any, limits: ApartLimits) -> ApartCall:
+    """A call of a method apart, whose object has no rollout there."""
+    rollout = getattr(made, "rollout", None)
+    if not isinstance(rollout, Rollout):
+        return call_of_method(method, limits)
+    made.rollout = None
+    try:
+        return call_of_method(method, limits)
+    finally:
+        made.rollout = rollout
 
 
 def _said(value: Any) -> Any:

@@ -167,6 +167,7 @@ class RecordedEnvironment:
         self.name = loaded.name
         self.rerun = loaded.rerun
         self.gets_rollout = loaded.mixed
+        self.model_roles = loaded.model_roles
         self._loaded = loaded
         self._trial = trial
 

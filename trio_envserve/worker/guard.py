@@ -92,7 +92,7 @@ def start_guard(
     libc = _Libc()
     become_subreaper(libc.calls)
     unlocked, parent = 0, os.getpid()
-    with _woken_bychildren_of_this() as woken:
+    with _woken_by_children() as woken:
         child = os.fork()
         if child:
             _be_deaf(unused)
@@ -104,7 +104,7 @@ def start_guard(
         unlocked, timer = libc.lock_memory(), libc.make_timer()
         libc.set_timer(timer, deadline_ns)
         parent = os.getpid()
-        with _woken_bychildren_of_this() as woken:
+        with _woken_by_children() as woken:
             child = os.fork()
             if child:
                 _be_deaf(unused)
@@ -128,7 +128,7 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _woken_bychildren_of_this() -> Iterator[int]:
+def _woken_by_children() -> Iterator[int]:
     """A descriptor that can be read once a child has ended, until the block ends in a child."""
     ends = []
     for each in os.pipe():  # if standard streams were closed, it may have the number of one

@@ -95,6 +95,11 @@ def test_a_folder_with_states_is_refused_by_a_version_that_knows_none(tmp_path: 
     assert schema(tmp_path) == SCHEMA_WITH_STATES
 
 
+def test_a_folder_with_graces_is_refused_by_a_version_that_knows_none(tmp_path: Path):
+    write(tmp_path, [opened(0)._replace(grace_s=5.0)])
+    assert schema(tmp_path) == SCHEMA_WITH_STATES
+
+
 def test_a_commit_that_has_failed_changes_no_schema_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -159,8 +159,12 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
 
 def schema_of(records: Iterable[Record]) -> int:
     """Least schema of a journal with these records."""
-    has_states = any(isinstance(record, StateSaved) for record in records)
-    return SCHEMA_WITH_STATES if has_states else SCHEMA
+    has_more = any(
+        isinstance(record, StateSaved)
+        or (isinstance(record, Opened) and record.grace_s is not None)
+        for record in records
+    )
+    return SCHEMA_WITH_STATES if has_more else SCHEMA
 
 
 def read_row(row: Row, body: bytes | None) -> Record:
