@@ -21,7 +21,7 @@ from trio_envserve.core.journal import (
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.router_inputs import Exited, PoolOpened, Restored, WorkerBack
-from trio_envserve.core.terms import Status
+from trio_envserve.core.terms import BodyParts, Status
 from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker import UNKNOWN, SaveEnded
 
@@ -79,6 +79,21 @@ def test_a_dispatch_that_was_lost_is_sent_again_with_its_state():
     assert len(pair.runs) == 1
     pair.beat()
     assert saved(pair) == [None, b"state"]
+
+
+def test_g8_a_dispatch_that_may_be_sent_again_holds_no_copy_of_its_state():
+    """Such copies counted nowhere."""
+    pair = consenting()
+    pair.save(b"state")
+    with pair.losing(messages.Dispatch):
+        pair.die()
+    (worker,) = pair.router.workforce.workers.values()
+    (execution,) = worker.live.values()
+    assert isinstance(execution.body, BodyParts)
+    for held, piece in zip(
+        (execution.work.body, execution.work.saved), execution.body.pieces, strict=True
+    ):
+        assert piece is held
 
 
 def test_a_request_that_saves_nothing_is_dispatched_in_the_bytes_of_before():

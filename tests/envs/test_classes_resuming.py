@@ -6,11 +6,13 @@ import array
 from typing import Any
 
 import pytest
+import trio
 
 from tests.envs.scripted import Scripted, calls
 from tests.worker.helpers import SavesRouter
 from trio_envserve import ConfigError, EncodingError
 from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion, ContextFull
 from trio_envserve.models.registry import open_models
 from trio_envserve.models.saved_tokens import completions_of, plain_tokens
@@ -99,13 +101,14 @@ SCRIPT = [*map(answer, range(1, 6)), Completion("Done.")]
 
 
 async def execute(
-    env: Any, router: SavesRouter, model: Any = None, endpoint: str = "scripted", **more: Any
-) -> Any:
+    env: Any, router: SavesRouter, model: Any = None, endpoint: str = "scripted",
+    late: Late | None = None, **more: Any,
+) -> Any:  # fmt: skip
     async with open_models({"scripted": lambda _: model}) as models:
         async with open_runner(load(env), threads=2, models=models) as runner:
             asked: Any = {"kind": "rollout", "input": {}, "model_name": "m", **more}
             request = RolloutRequest(endpoint=endpoint, **asked)
-            return await runner.run(request, request_id="r", saves=router.saves)
+            return await runner.run(request, request_id="r", saves=router.saves, late=late)
 
 
 async def dies_at(turn: int, before: bytes | None = None, env: Any = Booking) -> SavesRouter:
@@ -340,3 +343,40 @@ def test_answers_without_tokens_have_none_when_they_are_back():
     answers = [Completion("a"), SCRIPT[0]]
     back = completions_of(plain_tokens(answers))
     assert segments(back) == segments(answers) == {}
+
+
+async def test_class_that_saves_beside_its_loop_is_told_what_to_do():
+    """Its state took the place of the loop's, and what went on from it failed by a KeyError."""
+
+    class Saving(Booking):
+        rollout: Any = None
+
+        async def book(self, seat: int) -> str:  # type: ignore[override]  # it saves on the loop
+            """Book a seat.
+
+            Args:
+                seat: Its number.
+            """
+            with pytest.raises(RuntimeError, match=r"return from snapshot\(\) what is to be kept"):
+                await self.rollout.save(seat)
+            return super().book(seat)
+
+    result = await execute(Saving, SavesRouter(), endpoint="oracle")
+    assert (result["reward"], result["stop"]) == (5.0, "answer")
+
+
+async def test_class_that_is_late_while_it_saves_gives_what_it_has():
+    """The save took the whole grace, and the turns that there were were lost."""
+    router, moments = SavesRouter(), [0.0]
+
+    class Slow(Scripted):
+        async def complete(self, messages: Any, **how: Any) -> Completion:
+            if self.asked:  # the next save is never answered, and the moment is near
+                router.at_once = False
+                moments.append(999.99)
+            return await super().complete(messages, **how)
+
+    late = Late(1000.0, lambda: moments[-1])
+    with trio.fail_after(60):
+        result = await execute(Booking, router, Slow(SCRIPT), late=late)
+    assert (result["stop"], result["reward"]) == ("deadline", 2.0)

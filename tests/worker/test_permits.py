@@ -14,11 +14,13 @@ import trio.testing
 from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
 from trio_envserve import Rollout, RolloutFailed, open_client, open_server
 from trio_envserve.core.permits import EXECUTION_CLAIMS
+from trio_envserve.core.worker import ClaimMade, ClaimOver
 from trio_envserve.envs import load
 from trio_envserve.envs.permits import claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.permits import WorkerPermits
 
 
 class Log:
@@ -300,3 +302,21 @@ async def test_a_wrong_limit_fails_its_rollout_with_its_words():
         ):
             with pytest.raises(RolloutFailed, match="from 1/3600"):
                 await client.run_rollout({})
+
+
+async def test_claim_of_a_task_that_outlives_its_rollout_ends_with_that():
+    """It waited for ever, and its place was gone for the life of the worker."""
+    told: list[Any] = []
+    execution, said = WorkerPermits(told.append).of(0), []
+
+    async def claim() -> None:
+        with pytest.raises(RuntimeError, match="has ended, and gets no permit"):
+            await execution.acquire(claimed_limit("x", 1), lambda text: None)
+        said.append("told")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim)
+            await trio.testing.wait_all_tasks_blocked()
+            execution.close()
+    assert (said, told) == (["told"], [ClaimMade(0, 0, "limit:x", 1, None), ClaimOver(0)])

@@ -80,6 +80,7 @@ from ..foreign import CodeResult
 from .apart import marked_of, need_library
 from .interface import Backend, Rollout
 from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
+from .saves import LoopSaves
 from .tool_loop import LoopOptions, ToolLoop
 from .tools import Tool, tools_of, tools_of_object
 
@@ -278,6 +279,8 @@ class ClassEnvironment:
         """Make the object, as the one member of ``made``; returns its tools."""
         made.append(self._make())
         if self.gets_rollout:
+            if self.resumable:
+                rollout = dataclasses.replace(rollout, _keep=LoopSaves())
             made[0].rollout = rollout
         return tools_of_object(made[0], self.tools, self._label, reserved=self._reserved)
 

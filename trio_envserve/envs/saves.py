@@ -38,3 +38,17 @@ class SaveKeeper(Protocol):
     def keep_sync(self, record: Mapping[str, Any]) -> None:
         """The same in a thread."""
         ...
+
+
+class LoopSaves:
+    """Takes nothing from the code of a resumable class, whose loop saves."""
+
+    async def keep(self, record: Mapping[str, Any]) -> None:
+        """Raises ``RuntimeError``."""
+        self.keep_sync(record)
+
+    def keep_sync(self, record: Mapping[str, Any]) -> None:
+        """Raises ``RuntimeError``."""
+        raise RuntimeError(
+            "this class is resumable, so its loop saves: return from snapshot() what is to be kept"
+        )

@@ -1712,7 +1712,8 @@ class Clocks(Boundary):
                 self.lapse(each)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
-                if work.restored and self._ends(work.number):  # that comes first
+                if (work.restored or self._has_limits) and self._ends(work.number):
+                    # That comes first: it ends as its caller's limit does.
                     work.lost, work.timed, work.since_s = frozenset(), "retained", now_s
                 else:
                     self.orphaned(work)

@@ -111,6 +111,9 @@ class WorkerPermits:
         self.take(ClaimOver(claim))
 
 
+_OVER = "the rollout has ended, and gets no permit"
+
+
 @final
 class ExecutionPermits:
     """The permits of one execution."""
@@ -121,6 +124,8 @@ class ExecutionPermits:
         self._claims: set[int] = set()
         """Claims that are held."""
         self._waiting = 0
+        self._waits: set[trio.CancelScope] = set()
+        """Scopes in which code waits for a permit."""
         self._closed = False
 
     async def acquire(self, claimed: Claimed, waits: Waits) -> GiveBack:
@@ -148,7 +153,14 @@ class ExecutionPermits:
 
     async def _claim(self, claimed: Claimed, waits: Waits | None) -> GiveBack:
         self._check_open()
-        claim = await self._permits.claim(self._number, claimed, waits)
+        with trio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                claim = await self._permits.claim(self._number, claimed, waits)
+            finally:
+                self._waits.remove(scope)
+        if scope.cancelled_caught:
+            raise RuntimeError(_OVER)
         if claimed.per_s is None:
             self._claims.add(claim)
         if self._closed:
@@ -159,7 +171,7 @@ class ExecutionPermits:
     def _check_open(self) -> None:
         """RuntimeError if the rollout has ended: a task that it did not await goes on."""
         if self._closed:
-            raise RuntimeError("the rollout has ended, and gets no permit")
+            raise RuntimeError(_OVER)
 
     def _give_back(self, claim: int) -> None:
         if claim in self._claims:
@@ -167,8 +179,11 @@ class ExecutionPermits:
             self._permits.end(claim)
 
     def close(self) -> None:
-        """Give all back: the code of the execution has ended."""
+        """Give all back: the code of the execution has ended.  A task that it has left behind waits
+        no more."""
         self._closed = True
+        for scope in self._waits:
+            scope.cancel()
         for claim in list(self._claims):
             self._give_back(claim)
 
