@@ -91,3 +91,6 @@ def test_an_error_of_the_environments_says_where_it_was_raised():
     assert str(error).startswith("E: no at env.py:3 in run_rollout")
     assert error.__notes__ == [f"In the environment:\n{traced}"]
     assert " at " not in str(error_from_info(record(traceback="somewhere")))
+    slow = 'it took longer than 5 s, at File "/home/me/score.py", line 7, in hang'
+    told = str(error_from_info(record(traceback=traced, message=slow)))
+    assert " at env.py" not in told, "one place is enough"

@@ -367,9 +367,10 @@ def short_type(name: str) -> str:
 
 
 def _place(info: ErrorInfo) -> str:
-    """The line at which the environment raised, as far as the traceback says."""
+    """The line at which the environment raised, as far as the traceback says and the message does
+    not."""
     found = _LINE.findall(info.traceback) if info.code in RAISED else ()
-    if not found:
+    if not found or 'File "' in info.message:
         return ""
     file, number, function = found[-1]
     return f" at {file.rpartition('/')[2]}:{number}" + (f" in {function}" if function else "")

@@ -47,7 +47,7 @@ from ..core.heartbeat import (
 from ..core.stack_frames import dumped_stacks, holder_in
 from ..net.forks import forget_in_children
 from ..redaction import redacted
-from ..worker.guard import DEADLINE, END_S, STARTED
+from ..worker.guard import DEADLINE, END_S, STARTED, describe_exit
 from ..worker.held import ThreadWatch, answer, ask, make_answers
 from ..worker.main import CANNOT_RUN
 from .allocator import ENVIRON
@@ -189,7 +189,7 @@ class WorkerProcess:
                 meanwhile.start_soon(self._insist)
                 await _wait_ended(self._guard)
                 meanwhile.cancel_scope.cancel()
-        return describe_exit(self._guard.wait())
+        return describe_exit(self._guard.wait(), _MEANINGS)
 
     async def _follow_guard_socket(self, started: Callable[[int], None]) -> None:
         """Take the worker's process id, and wait until worker and guard are dead."""
@@ -290,17 +290,6 @@ def beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD_STREAMS)
     stack.callback(os.close, copy)
     return copy
-
-
-def describe_exit(returncode: int) -> str:
-    """The end of a process, in words."""
-    if returncode >= 0:
-        return f"it exited with status {returncode}{_MEANINGS.get(returncode, '')}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    return f"it was ended by {name}"
 
 
 async def _wait_ended(process: subprocess.Popen[bytes]) -> None:

@@ -42,6 +42,7 @@ from ..large_pickles import Spans, mapped, write
 from . import apart_process
 from .carriers import CodeCarrier
 from .failures import log
+from .guard import describe_exit
 
 PROCESSES = max(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
 """Most processes of one worker: one for each processor, and more than one where calls hang."""
@@ -130,9 +131,10 @@ class ApartPool:
             told = f"{call.name} took longer than {call.limits.timeout_s:g} s (timeout_s)"
             return ApartTimeout(f"{told}, and its process was ended{at}", where, *stack)
         if not paper.has_begun:
-            told = f"the process for {call.name} died before it could call it: {_how(status)}"
+            how = describe_exit(status)
+            told = f"the process for {call.name} died before it could call it: {how}"
             return ApartDied(told + (_NO_GUARD if status == 1 else ""))
-        told = f"the process in which {call.name} ran died{at}: {_how(status)}"
+        told = f"the process in which {call.name} ran died{at}: {describe_exit(status)}"
         if status < 0 and call.limits.memory_bytes is not None:
             told += "; it may have needed more than its memory_bytes"
         return ApartDied(told, where, *stack)
@@ -231,13 +233,3 @@ class _Paper:
         if pid > 1:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"it exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"it was ended by {name}"

@@ -37,8 +37,9 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NoReturn, final
 
 from .heartbeat import die_with_parent
@@ -152,6 +153,17 @@ def _be_deaf(unused: Sequence[int]) -> None:
     for descriptor in (0, 1, 2, *unused):  # so that readers of a worker's output find its end
         with contextlib.suppress(OSError):  # the server's parent had closed it already
             os.close(descriptor)
+
+
+def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The end of a process, in words.  ``meanings`` are appended to exit statuses."""
+    if returncode >= 0:
+        return f"it exited with status {returncode}{meanings.get(returncode, '')}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    return f"it was ended by {name}"
 
 
 def become_subreaper(libc: ctypes.CDLL) -> None:
