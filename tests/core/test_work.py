@@ -1029,6 +1029,20 @@ def test_a_command_that_names_another_generation_leaves_one_that_is_read():
     assert pair.resting.all.keys == 1
 
 
+def test_g9_closing_server_waits_for_an_outcome_that_is_read_from_the_disk():
+    """The server ended at once, without an answer."""
+    pair = AtDisk.rested()
+    pair.request(pair.stranger())
+    pair.give(CloseAsked(pair.now_s))
+    pair.advance(1.0, step_s=0.1)
+    assert pair.router.closing.stage is ClosingStage.DRAINING
+    pair.read()
+    assert pair.heard().status == Status.RESULT
+    pair.tell(messages.Finish(pair.heard().session, [0, 1]), route=STRANGER)
+    pair.advance(1.0, step_s=0.1)
+    assert pair.router.closing.drained
+
+
 def test_keys_that_the_archive_cannot_have_kept_the_router_busy():
     """It had always more of them to put there, and never could."""
     pair = AtDisk(keys=KeyLimits(retention_s=64.0, orphan_s=20.0, namespace_bytes=256))

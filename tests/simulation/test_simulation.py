@@ -125,6 +125,10 @@ def test_g9_a_session_was_settled_whose_client_had_not_heard_that_what_it_cancel
     assert run(3038655, harsh=True).violations == ()
 
 
+def test_g9_closing_server_ended_while_it_read_an_outcome_from_the_disk():
+    assert run(3046762).violations == ()
+
+
 def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
     """The router dispatched after each thing that a host said, so a request was spent."""
     plan = plan_of(3038673, harsh=True, hosts=True)

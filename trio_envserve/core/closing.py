@@ -12,7 +12,7 @@ stage      what the server waits for                               at most
 DRAINING   executions end, outcomes are safe and clients have them drain_s
 CANCELLING executions that were cancelled end                      stop_s
 ENDING     workers that were told to exit do                       stop_s
-KILLING    workers that were killed are reaped, outcomes are safe  reap_s
+KILLING    killed workers are reaped, the disk saves and reads     reap_s
 FLUSHING   the last answers leave                                  flush_s
 ========== ======================================================= =======
 
@@ -45,11 +45,11 @@ class Held(NamedTuple):
     running: int
     """Executions."""
     outcomes: int
-    """Outcomes that clients who are still there have not fetched, or that are not safe."""
+    """Outcomes that clients who are still there have not fetched, or that wait for the disk."""
     workers: int
     """Workers that are not proven dead."""
-    unsafe: int = 0
-    """Number of outcomes that wait for the journal."""
+    on_disk: int = 0
+    """Number of outcomes that wait for the disk: they are not safe, or are being read."""
 
 
 class Closing:
@@ -103,7 +103,7 @@ class Closing:
             case ClosingStage.ENDING:
                 ended = not held.workers
             case ClosingStage.KILLING:  # the next stage sends what is there then
-                ended = not (held.workers or held.unsafe)
+                ended = not (held.workers or held.on_disk)
             case _:
                 ended = self.flushed
         if not ended and now_s < self._until_s:

@@ -798,8 +798,8 @@ class Router:
             session.account.kept_count for session in self.sessions.known.values()
             if self.awake_s - session.heard_s < self.limits.client_gone_s
         )  # fmt: skip
-        unsafe = self.works.gate.waiting
-        return Held(self.workforce.live_count(), sum(kept) + unsafe, len(self.pool.lives), unsafe)
+        on_disk = self.works.gate.waiting + self.works.reads_due
+        return Held(self.workforce.live_count(), sum(kept) + on_disk, len(self.pool.lives), on_disk)
 
     # -- what it says of itself -------------------------------------------------------
 

@@ -1775,6 +1775,11 @@ class Works:
         self._reading.add(work.number)
         self.out.append(Load(work.number))
 
+    @property
+    def reads_due(self) -> int:
+        """Number of archived works whose outcomes are to be read, or are being read."""
+        return len(self._wanted) + len(self._reading)
+
     def loaded(self, number: int, frames: Sequence[Body], why: str) -> None:
         """The outcome of an archived work was read, or cannot be."""
         self._reading.discard(number)
