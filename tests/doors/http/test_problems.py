@@ -24,6 +24,12 @@ def test_every_error_of_a_call_has_its_problem():
             }  # fmt: skip
 
 
+def test_problem_of_a_wrong_request_said_that_asking_again_can_help():
+    of_door = KINDS.keys() - ENDINGS.keys()
+    helped = {code for code in of_door if Problem(code, "it was so").record["again"]}
+    assert helped == {"body-too-slow"}
+
+
 def test_an_error_that_this_version_does_not_know_keeps_its_verdict():
     for verdict in Verdict:
         info = errors.ErrorInfo(code="from-the-future", verdict=verdict, message="so")

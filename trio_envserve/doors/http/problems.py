@@ -33,6 +33,8 @@ class ProblemKind(NamedTuple):
     title: str
     advice: str
     """The next step for the caller."""
+    again: bool = False
+    """Whether the same request can end otherwise."""
 
 
 _MEND = "Fix the request and send it again."
@@ -53,7 +55,7 @@ _OF_DOOR: Final[Mapping[str, ProblemKind]] = {
     "not-acceptable": ProblemKind(
         406, "No form of the answer is acceptable", "Send an Accept that allows one."
     ),
-    "body-too-slow": ProblemKind(408, "The body did not come in time", "Send it again, faster."),
+    "body-too-slow": ProblemKind(408, "The body did not come in time", "Send it again, faster.", True),
     "body-too-large": ProblemKind(
         413, "The body is too large",
         "Send less at once (large arrays take less as CBOR), or let the server take more: "
@@ -119,7 +121,8 @@ _OF_CALL: Final[Mapping[str, tuple[int, str]]] = {
 
 def _kind(ending: Ending) -> ProblemKind:
     status, advice = _OF_CALL.get(ending.code, _OF_VERDICT[ending.verdict])
-    return ProblemKind(status, ending.meaning[0].upper() + ending.meaning[1:], advice)
+    title = ending.meaning[0].upper() + ending.meaning[1:]
+    return ProblemKind(status, title, advice, ending.again)
 
 
 KINDS: Final = {**_OF_DOOR, **{code: _kind(ending) for code, ending in ENDINGS.items()}}
@@ -173,7 +176,7 @@ class Problem(Exception):
             "type": f"urn:trio-envserve:{ending.code}", "title": kind.title,
             "status": kind.status, "detail": detail, "code": ending.code,
             "verdict": ending.verdict.value, "ran": RAN[ending.verdict],
-            "fault": ending.fault.value, "mask": ending.mask, "again": ending.again,
+            "fault": ending.fault.value, "mask": ending.mask, "again": kind.again,
             "advice": kind.advice,
         }  # fmt: skip
 
