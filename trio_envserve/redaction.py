@@ -54,6 +54,11 @@ def hide(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
     _Known.forms = forms_of(_Known.values)
 
 
+def hidden_names() -> frozenset[str]:
+    """Names of the variables whose values are hidden."""
+    return frozenset(_Known.values)
+
+
 def forget() -> None:
     """Hide nothing any more."""
     _Known.values, _Known.forms = {}, ()

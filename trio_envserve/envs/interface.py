@@ -47,6 +47,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..core.errors import ConfigError, EnvServeError
@@ -56,6 +58,18 @@ from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .late import Late
+from .made import (
+    MOST_BYTES,
+    CompletedProcess,
+    Errors,
+    Input,
+    MadeSource,
+    ProcessBlock,
+    Word,
+    command_of,
+    run_of,
+    source_of,
+)
 from .notes import RolloutNotes
 from .permits import Permit, PermitSource, claimed_limit, claimed_rate
 from .saves import SavedTurn, SaveKeeper
@@ -164,6 +178,8 @@ class Rollout:
     _apart: Apart = dataclasses.field(default_factory=NoApart)
     _permits: PermitSource | None = None
     """Where it gets permits; None if no worker runs it."""
+    _made: MadeSource | None = None
+    """Where it gets its folder and its processes; None if no worker runs it."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -372,6 +388,121 @@ class Rollout:
             per_s: Most blocks that begin in a second, from 1/3600 on.
         """
         return Permit(self._permits, claimed_rate(name, per_s))
+
+    @property
+    def folder(self) -> Path:
+        """A folder for this attempt alone, made when it is first asked for.  It is removed with all
+        that is in it when the attempt is over, whatever ended it.
+
+        May be used in any thread.  Raises RuntimeError after that, and OSError if it cannot be
+        made.
+        """
+        return source_of(self._made).folder()
+
+    def process(
+        self,
+        command: Sequence[Word],
+        *,
+        stdin: Input = "pipe",
+        stdout: Input = "pipe",
+        stderr: Errors = "tail",
+        cwd: Word | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> ProcessBlock:
+        """A process for this block::
+
+            async with rollout.process(["sort", "-u"]) as process:
+                await process.send(text)
+                await process.end_input()
+                first = await process.receive_line()
+
+        In a thread it is ``with``, and without ``await``.  When the block ends, at the latest with
+        the attempt, whatever ended it, the process and all that descends from it have been killed,
+        in whatever session they are.  Raises ``ProcessNotStarted``, and TypeError or ValueError.
+
+        Args:
+            command: The program, which is looked for on the ``PATH`` of the process, and its
+                arguments.
+            stdin: ``"pipe"``, or ``"null"``: there is nothing to read.
+            stdout: ``"pipe"``, or ``"null"``: it is dropped.
+            stderr: ``"tail"``: the last 64 KiB are kept; ``"stdout"``: it goes there, too;
+                ``"null"``: it is dropped.
+            cwd: Directory in which it runs; :attr:`folder` by default.
+            env: Variables that it has beside those of the worker; None in the place of a value
+                takes one away.  Secrets that are hidden (``--secret-env``, ``key_env``) are not
+                passed on, unless they are named here.
+        """
+        made = source_of(self._made)
+        words = command_of(command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env)
+        return ProcessBlock(made, words)
+
+    async def run(
+        self,
+        command: Sequence[Word],
+        *,
+        input: bytes = b"",
+        timeout_s: float | None = None,
+        most_bytes: int = MOST_BYTES,
+        check: bool = False,
+        stderr: Errors = "tail",
+        cwd: Word | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> CompletedProcess:
+        """Run a process to its end (trio and asyncio); all that descends from it is dead then::
+
+            completed = await rollout.run(["pytest", "-q"], cwd=repository, timeout_s=60)
+
+        Raises ``ProcessNotStarted``, ``ProcessTimeout``, ``ProcessFailed``, and TypeError or
+        ValueError.
+
+        Args:
+            command: The program and its arguments, as for :meth:`process`.
+            input: Its standard input.
+            timeout_s: Time after which it is killed, in seconds; None: no limit.
+            most_bytes: Most bytes of standard output that are kept, the first ones.
+            check: Raise ``ProcessFailed`` if its status is not 0.
+            stderr: As for :meth:`process`.
+            cwd: As for :meth:`process`.
+            env: As for :meth:`process`.
+        """
+        made, how = source_of(self._made), run_of(input, timeout_s, most_bytes, check)
+        words = command_of(command, stderr=stderr, cwd=cwd, env=env)
+        with self._trace.span(f"process {words.name}", {}):
+            completed: CompletedProcess = await made.call(partial(made.run, words, how))
+        return completed
+
+    def run_sync(
+        self,
+        command: Sequence[Word],
+        *,
+        input: bytes = b"",
+        timeout_s: float | None = None,
+        most_bytes: int = MOST_BYTES,
+        check: bool = False,
+        stderr: Errors = "tail",
+        cwd: Word | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> CompletedProcess:
+        """Like :meth:`run`, for environments that run in a thread.
+
+        May be called in any thread that the environment starts, while the rollout runs.  Raises
+        :class:`RolloutCancelled`, too.
+
+        Args:
+            command: The program and its arguments, as for :meth:`process`.
+            input: Its standard input.
+            timeout_s: Time after which it is killed, in seconds; None: no limit.
+            most_bytes: Most bytes of standard output that are kept, the first ones.
+            check: Raise ``ProcessFailed`` if its status is not 0.
+            stderr: As for :meth:`process`.
+            cwd: As for :meth:`process`.
+            env: As for :meth:`process`.
+        """
+        made, how = source_of(self._made), run_of(input, timeout_s, most_bytes, check)
+        words = command_of(command, stderr=stderr, cwd=cwd, env=env)
+        with self._trace.span(f"process {words.name}", {}):
+            completed: CompletedProcess = made.call_sync(partial(made.run, words, how))
+        return completed
 
     def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names

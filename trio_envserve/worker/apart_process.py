@@ -34,7 +34,7 @@ from typing import Any, Final, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
-from .guard import become_subreaper, children_of_this
+from .reaper import become_subreaper, children_of_this
 
 PID_BYTES = 8
 """Length of the process id, big-endian, at the begin of a paper."""

@@ -37,12 +37,22 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NoReturn, final
 
+from . import folders
 from .heartbeat import die_with_parent
+from .reaper import (
+    END_S,
+    be_deaf,
+    become_subreaper,
+    drain,
+    kill_group,
+    kill_others,
+    wait_for_all,
+    woken_by_children,
+)
 
 STARTED: Final = struct.Struct("<qq")
 """Message of the worker: its process id, and the errno if the memory of its fuse is not locked."""
@@ -56,20 +66,19 @@ ABSOLUTE = 1
 TIMER_CLOCK, TIMER_SIGNAL, TIMER_FLAGS = BOOTTIME, signal.SIGKILL, ABSOLUTE
 """The timer of the deadline: on a clock that runs while the machine sleeps, with a signal that
 needs nobody to be scheduled."""
-END_S = 5.0
-"""Time for which a guard waits for killed processes, in seconds: a process in a system call that
-does not return (on a network file system) does not end."""
+SWEEP_S = 0.5
+"""Time for which a guard waits until the folders of its worker are removed, in seconds.  Nobody
+waits longer for the proof that the worker is dead."""
 
-_PR_SET_CHILD_SUBREAPER = 36
+_DESCRIPTORS = 1 << 16
+"""More than the number of any descriptor of a guard."""
+
 _SIGEV_SIGNAL = 0
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _NS = 1_000_000_000
 _ENDED = getattr(select, "POLLRDHUP", select.POLLIN)
 """The other side has ended a socket.  Where the system does not tell that, nothing is sent either:
 deadlines are of hosts, which run on Linux."""
-_DEAF_TO = (
-    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
-)  # fmt: skip
 
 
 def may_start(armed: bool) -> bool:
@@ -90,13 +99,14 @@ def start_guard(
     server_pidfd = _open_pidfd(server)
     if os.getppid() != server:  # asked after the pidfd was opened: so it is the server's
         os._exit(1)
+    folders.place()  # before code of rollouts can change it
     libc = _Libc()
     become_subreaper(libc.calls)
     unlocked, parent = 0, os.getpid()
-    with _woken_by_children() as woken:
+    with woken_by_children() as woken:
         child = os.fork()
         if child:
-            _be_deaf(unused)
+            be_deaf(unused)
             _guard(guard_socket, server, server_pidfd, child, woken)
     if server_pidfd is not None:
         os.close(server_pidfd)
@@ -105,10 +115,10 @@ def start_guard(
         unlocked, timer = libc.lock_memory(), libc.make_timer()
         libc.set_timer(timer, deadline_ns)
         parent = os.getpid()
-        with _woken_by_children() as woken:
+        with woken_by_children() as woken:
             child = os.fork()
             if child:
-                _be_deaf(unused)
+                be_deaf(unused)
                 _burn(guard_socket, child, woken, libc, timer)
     os.setpgid(0, 0)
     die_with_parent(parent)
@@ -128,33 +138,6 @@ def _open_pidfd(pid: int) -> int | None:
     return moved
 
 
-@contextlib.contextmanager
-def _woken_by_children() -> Iterator[int]:
-    """A descriptor that can be read once a child has ended, until the block ends in a child."""
-    ends = []
-    for each in os.pipe():  # if standard streams were closed, it may have the number of one
-        ends.append(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 3))
-        os.close(each)
-        os.set_blocking(ends[-1], False)
-    # SIGCHLD may be ignored, by inheritance: then the system reaps children itself.
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
-    yield ends[0]
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for end in ends:
-        os.close(end)
-
-
-def _be_deaf(unused: Sequence[int]) -> None:
-    """Ignore signals that are meant for others, and close what is the worker's."""
-    for number in _DEAF_TO:
-        signal.signal(number, signal.SIG_IGN)
-    for descriptor in (0, 1, 2, *unused):  # so that readers of a worker's output find its end
-        with contextlib.suppress(OSError):  # the server's parent had closed it already
-            os.close(descriptor)
-
-
 def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyType({})) -> str:
     """The end of a process, in words.  ``meanings`` are appended to exit statuses."""
     if returncode >= 0:
@@ -164,12 +147,6 @@ def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyTyp
     except ValueError:
         name = f"signal {-returncode}"
     return f"it was ended by {name}"
-
-
-def become_subreaper(libc: ctypes.CDLL) -> None:
-    """Make this process the parent of all orphans below it; nothing where that is unknown."""
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 @final
@@ -219,7 +196,7 @@ def _burn(
         while (status := _reap(worker)) is None:
             for descriptor, _ in poll.poll():
                 if descriptor == woken:
-                    _drain(woken)
+                    drain(woken)
                 elif said := guard_socket.recv(DEADLINE.size):
                     libc.set_timer(timer, *DEADLINE.unpack(said))
                 else:  # the guard kills this process
@@ -237,6 +214,7 @@ def _guard(
 ) -> NoReturn:
     """Wait for the end of the child or of the server, and kill what is left."""
     try:
+        _start_sweep()
         poll = select.poll()
         poll.register(woken, select.POLLIN)
         poll.register(guard_socket, _ENDED)
@@ -247,22 +225,34 @@ def _guard(
         while (status := _reap(child)) is None:
             # Without a pidfd a process that the server has forked may keep the socket open.
             found = poll.poll(None if server_pidfd is not None else 1000)
-            _drain(woken)
+            drain(woken)
             if os.getppid() != server or any(each in watched for each, _ in found):
-                _kill_group(child)
+                kill_group(child)
                 for each in watched:
                     poll.unregister(each)
                 watched.clear()
-        _kill_others(woken)
+        kill_others(woken)
+        _start_sweep()
+        wait_for_all(woken, SWEEP_S)
         _end_as(status)
     finally:
         os._exit(1)
 
 
-def _drain(woken: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while os.read(woken, 4096):
-            pass
+def _start_sweep() -> None:
+    """Have another process remove the folders of ended workers (:mod:`.folders`).  It holds nothing
+    of this one, so that it proves nothing and may take as long as it likes."""
+    try:
+        child = os.fork()
+    except OSError:  # no room for another process: the next start removes them
+        return
+    if not child:
+        try:
+            os.setsid()
+            os.closerange(0, _DESCRIPTORS)
+            folders.sweep()
+        finally:
+            os._exit(0)
 
 
 def _reap(child: int) -> int | None:
@@ -270,52 +260,15 @@ def _reap(child: int) -> int | None:
     if not hasattr(os, "waitid"):  # macOS, where no orphans come to this process
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            _kill_group(child)
+            kill_group(child)
         return status if ended else None
     while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         if found.si_pid == child:
-            _kill_group(child)  # before it is reaped: so the group's id is no other's
+            kill_group(child)  # before it is reaped: so the group's id is no other's
         status = os.waitpid(found.si_pid, 0)[1]
         if found.si_pid == child:
             return status
     return None
-
-
-def _kill_group(pid: int) -> None:
-    """Kill a child, which may have left its process group, and that group."""
-    for send in (os.kill, os.killpg):
-        # PermissionError: on macOS, if all processes of the group have ended.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            send(pid, signal.SIGKILL)
-
-
-def _kill_others(woken: int) -> None:
-    """Kill and reap all processes below this one: those of a killed one come to this one."""
-    poll = select.poll()
-    poll.register(woken, select.POLLIN)
-    until_s = time.monotonic() + END_S
-    while time.monotonic() < until_s:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:  # there is none left
-            return
-        for pid in children_of_this():
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # sudo's
-                os.kill(pid, signal.SIGKILL)
-        poll.poll(100)
-        _drain(woken)
-
-
-def children_of_this() -> list[int]:
-    """The children of this process that are not reaped; none where there is no /proc."""
-    own, found = os.getpid(), []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-            if int(fields[1]) == own:
-                found.append(int(process.name))
-    return found
 
 
 def _end_as(status: int) -> NoReturn:

@@ -63,6 +63,7 @@ from .apart import ApartCalls, ApartPool, open_apart
 from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
+from .made import AttemptMade, Maker, open_maker
 from .model_calls import callable_from
 from .permits import CarriedPermits, ExecutionPermits, permits_here
 from .roles import NoPolicy, RoleModel
@@ -75,12 +76,14 @@ class Runner:
     """Runs requests on one environment.  Made by :func:`open_runner`."""
 
     def __init__(
-        self, env: LoadedEnvironment, backend: CodeBackend, models: Models, apart: ApartPool
-    ) -> None:
+        self, env: LoadedEnvironment, backend: CodeBackend, models: Models, apart: ApartPool,
+        maker: Maker,
+    ) -> None:  # fmt: skip
         self._env = env
         self._backend = backend
         self.models = models
         self.calls_apart = apart
+        self.maker = maker
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
         """Totals of all rollouts' model calls, and the histogram of their durations."""
@@ -164,11 +167,14 @@ class Runner:
         await code.begin()
         if not here:
             return await self._call(code)
-        return _value(code, await self._backend.call_here(code))
+        ended = await self._backend.call_here(code)
+        await _close(code.made)
+        return _value(code, ended)
 
     async def _call(self, code: _Code) -> Any:
         """One attempt, to its end."""
         ended = await self._backend.call(code)
+        await _close(code.made)
         try:
             return _value(code, ended)
         except EnvironmentFailure as error:
@@ -193,6 +199,8 @@ class _Code(Protocol):
     during: Stage
     attempt: int
     """Number of the attempt in this execution, from 1."""
+    made: list[AttemptMade]
+    """The things that the attempt under way makes, of each rollout."""
 
     def __call__(self, context: RunContext) -> Any:
         """One attempt."""
@@ -201,6 +209,12 @@ class _Code(Protocol):
     def finish(self, value: Any) -> Any:
         """The value to send, made from the returned one."""
         ...
+
+
+async def _close(made: list[AttemptMade]) -> None:
+    """End and remove what an attempt has made, before its value counts."""
+    while made:
+        await made.pop().close()
 
 
 def _value(code: _Code, ended: CodeResult) -> Any:
@@ -229,7 +243,9 @@ def _of_scorer(error: BaseException) -> BaseException:
 class _RolloutCode:
     """A rollout: alone, or a member of a group."""
 
-    __slots__ = ("_env", "_job", "_member", "_rollout", "_saved", "attempt", "late", "max_retries")
+    __slots__ = (
+        "_env", "_job", "_member", "_rollout", "_saved", "attempt", "late", "made", "max_retries",
+    )  # fmt: skip
     during: Stage = "rollout"
 
     def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
@@ -237,6 +253,7 @@ class _RolloutCode:
         self._job = job
         self._member = member
         self.late = job.late
+        self.made: list[AttemptMade] = []
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
@@ -245,7 +262,7 @@ class _RolloutCode:
         self._saved = await _saved(self._job, self._member, self)
 
     def __call__(self, context: RunContext) -> Any:
-        self._rollout = self._job.rollout(context, self._member, self.attempt, self._saved)
+        self._rollout = self._job.rollout(context, self._member, self, self._saved)
         return self._env.run_rollout(self._rollout)
 
     def finish(self, value: Any) -> Any:
@@ -265,6 +282,7 @@ class _GroupCode:
         self._job = job
         self._members = range(len(job.request.inputs))
         self.late = job.late
+        self.made: list[AttemptMade] = []
         self.attempt = 1
         self.max_retries = job.request.max_retries
 
@@ -275,7 +293,7 @@ class _GroupCode:
     def __call__(self, context: RunContext) -> Any:
         make = self._job.rollout
         self._rollouts = [
-            make(context, member, self.attempt, saved)
+            make(context, member, self, saved)
             for member, saved in zip(self._members, self._saved, strict=True)
         ]
         return self._run_group(list(self._rollouts))
@@ -316,6 +334,7 @@ class _RescoreCode:
         self._scorer = scorer
         self._job = job
         self.attempt = 1
+        self.made: list[AttemptMade] = []
         self.late = job.late
         self.max_retries = job.request.max_retries
 
@@ -323,7 +342,7 @@ class _RescoreCode:
         """Nothing: a scorer begins anew."""
 
     def __call__(self, context: RunContext) -> Any:
-        rollout = self._job.rollout(context, 0, self.attempt, None)
+        rollout = self._job.rollout(context, 0, self, None)
         self._value = rollout.input["value"]
         self._rollout = dataclasses.replace(rollout, input=rollout.input["input"])
         return self._scorer(self._rollout, self._value)
@@ -341,6 +360,7 @@ class _HookCode:
 
     def __init__(self, during: Stage, hook: Callable[[], Any]) -> None:
         self.during = during
+        self.made: list[AttemptMade] = []
         self._hook = hook
 
     def __call__(self, context: RunContext) -> Any:
@@ -373,10 +393,12 @@ class _Job:
         self._model = model
 
     def rollout(
-        self, context: RunContext, member: int, attempt: int, saved: Mapping[str, Any] | None
+        self, context: RunContext, member: int, code: _Code, saved: Mapping[str, Any] | None
     ) -> Rollout:
         """The environment's argument for one attempt."""
-        request = self.request
+        request, attempt = self.request, code.attempt
+        made = self._runner.maker.of(context.carrier)
+        code.made.append(made)
         alone = request.kind != "group"
         given = request.input if alone else request.input[member]
         sampling_args = dict(request.sampling_args)
@@ -418,6 +440,7 @@ class _Job:
             _trace=self._trace,
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),
             _permits=CarriedPermits(acquire, context.carrier),
+            _made=made,
         )
         return rollout if saved is None else resumed(rollout, saved)
 
@@ -478,7 +501,8 @@ async def open_runner(
             open_backend(env.backend, threads=threads, mixed=env.mixed)
         )
         apart = await stack.enter_async_context(open_apart())
-        runner = Runner(env, backend, models, apart)
+        maker = await stack.enter_async_context(open_maker())
+        runner = Runner(env, backend, models, apart, maker)
         await runner._hook("setup")
         try:
             yield runner

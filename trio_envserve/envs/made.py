@@ -1,0 +1,392 @@
+"""What a rollout makes: a folder, and processes.  It is gone when the attempt is over."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
+
+from ..core.errors import EnvServeError
+
+Input: TypeAlias = Literal["pipe", "null"]
+"""Where the standard input of a process comes from."""
+Errors: TypeAlias = Literal["tail", "stdout", "null"]
+"""Where the standard error of a process goes."""
+Word: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+"""A word of a command."""
+
+MOST_BYTES = 1 << 20
+"""Most bytes of output that a rollout is given at once, if it says nothing else."""
+TAIL_BYTES = 1 << 16
+"""Most bytes of standard error that are kept, the last ones."""
+PIECE_BYTES = 1 << 16
+"""Most bytes of one piece of output."""
+
+
+class CompletedProcess(NamedTuple):
+    """A process that has ended, and its output."""
+
+    returncode: int
+    """Its exit status; ``-N`` if signal N has ended it."""
+    stdout: bytes
+    """Its standard output, the first bytes of it."""
+    stderr: bytes
+    """The last bytes of its standard error."""
+    dropped: int
+    """Number of bytes of standard output that are not in ``stdout``."""
+    how: str
+    """Its end in words, such as ``it exited with status 1``."""
+
+
+class ProcessError(EnvServeError):
+    """A process of a rollout did not do what it should."""
+
+    code = "process-failed"
+
+    def __init__(self, text: str, completed: CompletedProcess | None = None) -> None:
+        super().__init__(text)
+        self.completed = completed
+        """The process and its output until then; None if it was not :meth:`Rollout.run`."""
+
+
+@final
+class ProcessNotStarted(ProcessError):
+    """A process could not be started."""
+
+    code = "process-not-started"
+
+    def __init__(self, text: str, errno: int = 0) -> None:
+        super().__init__(text)
+        self.errno = errno
+        """Error number of the system."""
+
+
+@final
+class ProcessFailed(ProcessError):
+    """A process that was to be checked (``check=True``) ended with another status than 0."""
+
+
+@final
+class ProcessTimeout(ProcessError):
+    """A process did not end within its ``timeout_s``, and was killed."""
+
+    code = "process-timeout"
+
+
+class Command(NamedTuple):
+    """A process that is to be started."""
+
+    words: tuple[bytes, ...]
+    stdin: Input
+    stdout: Input
+    stderr: Errors
+    cwd: bytes | None
+    """Its directory; None: the folder of the rollout."""
+    env: Mapping[bytes, bytes | None]
+    """Variables that it has beside those of the worker; None: not that one."""
+
+    @property
+    def name(self) -> str:
+        """The first word, for people."""
+        return os.fsdecode(self.words[0])[:200]
+
+
+class Run(NamedTuple):
+    """How a process is run to its end."""
+
+    input: bytes
+    timeout_s: float
+    most_bytes: int
+    check: bool
+
+
+Work: TypeAlias = Callable[[], Awaitable[Any]]
+
+
+class LoopProcess(Protocol):
+    """A process, on the worker's loop.  :class:`RolloutProcess` says what the methods do."""
+
+    pid: int
+    returncode: int | None
+    tail: bytes
+
+    async def send(self, data: bytes) -> None: ...  # noqa: D102
+    async def end_input(self) -> None: ...  # noqa: D102
+    async def receive(self, most_bytes: int) -> bytes: ...  # noqa: D102
+    async def receive_line(self, most_bytes: int) -> bytes: ...  # noqa: D102
+    async def wait(self, check: bool) -> int: ...  # noqa: D102
+    def send_signal(self, number: int) -> None: ...  # noqa: D102
+    def end(self) -> None:
+        """Have all killed, without waiting."""
+        ...
+
+    async def aclose(self) -> None:
+        """Have all killed, and wait for that."""
+        ...
+
+
+class MadeSource(Protocol):
+    """Makes what a rollout asks for."""
+
+    def folder(self) -> Path:
+        """The folder of the rollout; in any thread.  Raises RuntimeError, OSError."""
+        ...
+
+    async def start(self, command: Command) -> LoopProcess:
+        """Start a process; on the worker's loop.  Raises :class:`ProcessNotStarted`."""
+        ...
+
+    async def run(self, command: Command, how: Run) -> CompletedProcess:
+        """Run a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
+        ...
+
+    async def call(self, work: Work, undo: Callable[[Any], object] | None = None) -> Any:
+        """The value of some work on the worker's loop, for code on trio and asyncio.  Raises
+        ``TypeError`` in a thread.  ``undo`` gets it if the caller was cancelled."""
+        ...
+
+    def call_sync(self, work: Work) -> Any:
+        """The same for code in a thread.  Raises ``TypeError`` on trio and asyncio."""
+        ...
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Call a function on the worker's loop."""
+        ...
+
+
+def source_of(made: MadeSource | None) -> MadeSource:
+    """The source of a rollout.  Raises ``RuntimeError`` if no worker runs it."""
+    if made is None:
+        raise RuntimeError(
+            "no worker runs this rollout, so nobody would end and remove what it makes"
+        )
+    return made
+
+
+class _Process:
+    """A process of a rollout, with all that descends from it."""
+
+    def __init__(self, process: LoopProcess, source: MadeSource) -> None:
+        self._process = process
+        self._source = source
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status; ``-N`` if signal N has ended it; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def stderr(self) -> bytes:
+        """The last bytes of its standard error so far (with ``stderr="tail"``)."""
+        return self._process.tail
+
+    def kill(self, number: int = 9) -> None:
+        """Send a signal to the process and to its process group; nothing if it has ended.
+
+        Args:
+            number: Number of the signal; SIGKILL by default.
+        """
+        self._source.soon(partial(self._process.send_signal, int(number)))
+
+
+@final
+class RolloutProcess(_Process):
+    """A process that a rollout has started (trio and asyncio)."""
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input.  Raises ``BrokenPipeError`` if nobody reads that.
+
+        Args:
+            data: What is written, all of it.
+        """
+        await self._source.call(partial(self._process.send, data))
+
+    async def end_input(self) -> None:
+        """Close its standard input."""
+        await self._source.call(self._process.end_input)
+
+    async def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
+        """The next bytes of its standard output; ``b""`` at the end of it.  A process whose output
+        nobody receives waits, once the pipe is full.
+
+        Args:
+            most_bytes: Most bytes that are returned.
+        """
+        received: bytes = await self._source.call(partial(self._process.receive, most_bytes))
+        return received
+
+    async def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
+        """The next line of its standard output, with its end; what there is at the end of output,
+        and then ``b""``.  Raises ``ValueError`` for one that is longer.
+
+        Args:
+            most_bytes: Most bytes of a line.
+        """
+        line: bytes = await self._source.call(partial(self._process.receive_line, most_bytes))
+        return line
+
+    async def wait(self, *, check: bool = False) -> int:
+        """Wait for its end, and return its ``returncode``.  What descends from it may go on until
+        the block ends.
+
+        Args:
+            check: Raise ``ProcessFailed`` if that is not 0.
+        """
+        code: int = await self._source.call(partial(self._process.wait, check))
+        return code
+
+
+@final
+class BlockingProcess(_Process):
+    """A process that a rollout in a thread has started.  Its methods may be called in any thread
+    that the environment starts, and raise :class:`RolloutCancelled`."""
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input.  Raises ``BrokenPipeError`` if nobody reads that.
+
+        Args:
+            data: What is written, all of it.
+        """
+        self._source.call_sync(partial(self._process.send, data))
+
+    def end_input(self) -> None:
+        """Close its standard input."""
+        self._source.call_sync(self._process.end_input)
+
+    def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
+        """The next bytes of its standard output; ``b""`` at the end of it.
+
+        Args:
+            most_bytes: Most bytes that are returned.
+        """
+        received: bytes = self._source.call_sync(partial(self._process.receive, most_bytes))
+        return received
+
+    def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
+        """The next line of its standard output, with its end; what there is at the end of output,
+        and then ``b""``.  Raises ``ValueError`` for one that is longer.
+
+        Args:
+            most_bytes: Most bytes of a line.
+        """
+        line: bytes = self._source.call_sync(partial(self._process.receive_line, most_bytes))
+        return line
+
+    def wait(self, *, check: bool = False) -> int:
+        """Wait for its end, and return its ``returncode``.
+
+        Args:
+            check: Raise ``ProcessFailed`` if that is not 0.
+        """
+        code: int = self._source.call_sync(partial(self._process.wait, check))
+        return code
+
+
+@final
+class ProcessBlock:
+    """A process for a block of code, made by :meth:`~.interface.Rollout.process`."""
+
+    def __init__(self, source: MadeSource, command: Command) -> None:
+        self._source = source
+        self._command = command
+        self._process: LoopProcess | None = None
+
+    async def __aenter__(self) -> RolloutProcess:
+        self._once()
+        start = partial(self._source.start, self._command)
+        self._process = process = await self._source.call(start, lambda made: made.end())
+        return RolloutProcess(process, self._source)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._process is not None:
+            self._source.soon(self._process.end)  # also where the rollout is cancelled
+            await self._source.call(self._process.aclose)
+
+    def __enter__(self) -> BlockingProcess:
+        self._once()
+        start = partial(self._source.start, self._command)
+        self._process = process = self._source.call_sync(start)
+        return BlockingProcess(process, self._source)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._process is not None:
+            self._source.soon(self._process.end)
+            self._source.call_sync(self._process.aclose)
+
+    def _once(self) -> None:
+        if self._process is not None:
+            raise RuntimeError("a process is started once: call rollout.process() again")
+
+
+# -- checks ---------------------------------------------------------------------------
+
+
+def command_of(
+    words: Sequence[Word], *, stdin: str = "pipe", stdout: str = "pipe", stderr: str,
+    cwd: Word | None, env: Mapping[str, str | None] | None,
+) -> Command:  # fmt: skip
+    """A command, checked.  Raises TypeError or ValueError."""
+    if isinstance(words, (str, bytes, os.PathLike)) or not isinstance(words, Sequence):
+        raise TypeError(
+            'a command is a list of words, such as ["git", "status"], not '
+            f'{type(words).__name__}; for a line of a shell: ["sh", "-c", line]'
+        )
+    if not words:
+        raise ValueError("a command has at least one word, its program")
+    for name, value, known in (
+        ("stdin", stdin, ("pipe", "null")), ("stdout", stdout, ("pipe", "null")),
+        ("stderr", stderr, ("tail", "stdout", "null")),
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {value!r:.80}")
+    variables = {
+        _encoded(name, "a variable"): None if value is None else _encoded(value, f"env[{name!r}]")
+        for name, value in dict(env or {}).items()
+    }
+    if any(b"=" in name or not name for name in variables):
+        raise ValueError("the name of a variable is not empty, and has no '=' in it")
+    return Command(
+        tuple(_encoded(word, "a word of a command") for word in words),
+        stdin, stdout, stderr,  # type: ignore[arg-type]  # one of the known ones
+        None if cwd is None else _encoded(cwd, "cwd"), variables,
+    )  # fmt: skip
+
+
+def _encoded(word: Any, what: str) -> bytes:
+    if not isinstance(word, (str, bytes, os.PathLike)):
+        raise TypeError(f"{what} is text, bytes or a path, not {type(word).__name__}")
+    data = os.fsencode(word)
+    if b"\0" in data:
+        raise ValueError(f"{what} has a null character")
+    return data
+
+
+def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> Run:
+    """How a command is run, checked.  Raises TypeError or ValueError."""
+    if not isinstance(input, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the input of a process is bytes, not {type(input).__name__}")
+    if timeout_s is None:
+        timeout_s = math.inf
+    for name, value, kinds in (
+        ("timeout_s", timeout_s, (int, float)), ("most_bytes", most_bytes, (int,)),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise TypeError(f"{name} is a number, not {type(value).__name__}")
+        if not value > 0:
+            raise ValueError(f"{name} is a number above zero, not {value!r}")
+    return Run(bytes(input), float(timeout_s), int(most_bytes), bool(check))

@@ -1,0 +1,209 @@
+"""The folders that rollouts make, and their removal, whatever ended their worker.
+
+Theory of operation
+-------------------
+A worker keeps the folders of its rollouts in one *base folder*, which is made with the first of
+them.  A file in it is locked (``flock``) as long as the worker lives, or the reaper of one of its
+processes.  The worker removes a folder when its attempt is over, and the base folder when it ends.
+
+A base folder whose lock is free belongs to nobody that lives.  The guard of each worker has a
+process of its own remove all of these (:func:`sweep`): when the worker starts, and when all below
+the guard is dead.  So whatever was killed, its folders are gone at the next start.
+
+Removing goes one directory after the other, without recursion.  A subdirectory is moved up into the
+base folder before it is emptied: however deep a tree is, no path is long, and a mount point, which
+cannot be moved, is never entered.  Links are removed, not followed.  What cannot be removed stays,
+with the base folder, for the next sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import itertools
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+PREFIX = "trio-envserve-made-"
+"""Begin of the name of a base folder."""
+LOCK = "lock"
+"""Name of the locked file."""
+
+_NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}")
+
+
+@functools.cache
+def place() -> str:
+    """The directory for base folders: one for a process and all that it forks, whatever becomes of
+    its variables."""
+    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+
+
+@final
+class Folders:
+    """The folders of the rollouts of one worker.  Methods may be called in any thread."""
+
+    def __init__(self) -> None:
+        self.lock = -1
+        """Descriptor of the locked file; -1 before the first folder."""
+        self._base = ""
+        self._numbers = itertools.count()
+        self._making = threading.Lock()
+
+    def make(self) -> Path:
+        """A new folder for this user only.  Raises OSError."""
+        with self._making:
+            if self.lock == -1:
+                self._base, self.lock = _new_base()
+            made = os.path.join(self._base, str(next(self._numbers)))
+            _make(made)
+        return Path(made)
+
+    def remove(self, folder: Path) -> None:
+        """Remove one with all that is in it, as far as that is possible."""
+        with _opened(self._base) as base:
+            if base is not None:
+                _remove(base, folder.name)
+
+    def close(self) -> None:
+        """Remove the base folder."""
+        if self.lock != -1:
+            _remove_base(self._base)
+            os.close(self.lock)
+            self.lock = -1
+
+
+def sweep() -> None:
+    """Remove the base folders of this user that nobody holds."""
+    with contextlib.suppress(OSError):
+        for name in filter(_NAME.fullmatch, os.listdir(place())):
+            with contextlib.suppress(OSError):  # it is gone, or somebody else's
+                _sweep(os.path.join(place(), name))
+
+
+def _sweep(base: str) -> None:
+    found = os.lstat(base)
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        os.chmod(base, stat.S_IRWXU)
+        held = _locked(base)
+        if held is not None:
+            _remove_base(base)
+            os.close(held)
+
+
+def _new_base() -> tuple[str, int]:
+    while True:
+        base = os.path.join(place(), PREFIX + os.urandom(8).hex())
+        _make(base)
+        # A sweep that has found it meanwhile has the lock, or has removed it.
+        with contextlib.suppress(FileNotFoundError):
+            held = _locked(base)
+            if held is not None:
+                return base, held
+
+
+def _locked(base: str) -> int | None:
+    """The descriptor of the lock of a base folder; None if another one holds it."""
+    path = os.path.join(base, LOCK)
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.lstat(path), os.fstat(held)):
+            return held
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(held)
+        raise
+    os.close(held)
+    return None
+
+
+def _make(path: str) -> None:
+    os.mkdir(path, stat.S_IRWXU)
+    os.chmod(path, stat.S_IRWXU)  # whatever the umask is
+
+
+# -- removing -------------------------------------------------------------------------
+
+
+def _remove_base(path: str) -> None:
+    """Remove a base folder that this process has locked: the locked file last."""
+    with _opened(path) as base:
+        if base is None:
+            return
+        for name in os.listdir(base):
+            if name != LOCK:
+                _remove(base, name)
+        if os.listdir(base) == [LOCK]:
+            with contextlib.suppress(OSError):
+                os.unlink(LOCK, dir_fd=base)
+                os.rmdir(path)
+
+
+def _remove(base: int, name: str) -> None:
+    """Remove a folder in the open base folder, or whatever has its name."""
+    left: list[str] = []
+    _take(base, name, base, left)
+    while left:
+        each = left.pop()
+        with _opened(each, base) as folder:
+            # What comes while a directory is read may be missed.
+            while folder is not None and _empty(folder, base, left):
+                pass
+        with contextlib.suppress(OSError):  # something in it cannot be removed
+            os.rmdir(each, dir_fd=base)
+
+
+def _empty(folder: int, base: int, left: list[str]) -> bool:
+    """Remove all that an open directory has; subdirectories are moved into the base folder, and
+    added to ``left``.  Whether anything was removed."""
+    found = False
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found |= _take(folder, entry.name, base, left)
+    return found
+
+
+def _take(folder: int, name: str, base: int, left: list[str]) -> bool:
+    """Remove what is no directory, or move a directory into the base folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):  # EPERM: as POSIX has it
+            return False
+    moved = f"gone-{os.urandom(8).hex()}"
+    with contextlib.suppress(OSError):
+        try:
+            os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=base)
+        except PermissionError:  # its owner moves it only if it may write there
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                os.chmod(name, stat.S_IRWXU, dir_fd=folder)
+            os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=base)
+        left.append(moved)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _opened(name: str, base: int | None = None) -> Iterator[int | None]:
+    """A directory, open, which its owner may read and change from now on; None if it is none."""
+    opened = None
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.lstat(name, dir_fd=base).st_mode):
+            os.chmod(name, stat.S_IRWXU, dir_fd=base)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened = os.open(name, flags, dir_fd=base)
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            os.close(opened)

@@ -1,0 +1,462 @@
+"""What the rollouts of a worker make (:mod:`trio_envserve.envs.made`), and the end of it.
+
+Theory of operation
+-------------------
+What an attempt makes is known here before it exists.  When the code of the attempt has ended,
+however it has, all of it is ended and removed before there is an outcome
+(:meth:`AttemptMade.close`).
+
+A process has a parent of its own, the reaper (:mod:`.reaper`), which kills it with all that
+descends from it once the worker's end of a socket is closed.  The worker has a task for each, from
+before the start of the reaper until its end.  So a start that is cancelled leaves nothing behind.
+If the worker is killed, its guard kills all, and has the folders removed (:mod:`.folders`).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, final
+
+import trio
+
+from ..envs.made import (
+    PIECE_BYTES,
+    TAIL_BYTES,
+    Command,
+    CompletedProcess,
+    ProcessFailed,
+    ProcessNotStarted,
+    ProcessTimeout,
+    Run,
+    Work,
+)
+from ..redaction import hidden_names, redacted
+from . import reaper
+from .carriers import CodeCarrier, Undo
+from .failures import log
+from .folders import Folders
+from .guard import describe_exit
+
+REMOVING = 8
+"""Threads of a worker that remove folders at once."""
+KILL_S = reaper.END_S + 2.0
+"""Time that a reaper has to kill all that is below it, in seconds, before it is killed itself."""
+REST_S = 1.0
+"""Time for which the last output of a killed process is read, in seconds."""
+SHOWN_BYTES = 2000
+"""Most bytes of standard error in an error."""
+
+_OVER = "the rollout has ended, and makes nothing any more"
+
+
+@final
+class Maker:
+    """What one worker makes for its rollouts.  Made by :func:`open_maker`."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.folders = Folders()
+        self.limiter = trio.CapacityLimiter(REMOVING)
+
+    def of(self, carrier: CodeCarrier) -> AttemptMade:
+        """The source of one attempt of a rollout."""
+        return AttemptMade(self, carrier)
+
+
+@asynccontextmanager
+async def open_maker() -> AsyncIterator[Maker]:
+    """All attempts must have ended before the block does."""
+    raised: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        maker = Maker(nursery)
+        try:
+            yield maker
+        except BaseException as exc:  # noqa: ASYNC103
+            # Raised again below, outside this nursery, which would wrap it.
+            raised = exc
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(maker.folders.close)
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            del raised  # no cycle with its own traceback
+
+
+@final
+class AttemptMade:
+    """What one attempt of a rollout makes (:class:`~..envs.made.MadeSource`)."""
+
+    def __init__(self, maker: Maker, carrier: CodeCarrier) -> None:
+        self._maker = maker
+        self._carrier = carrier
+        self._making = threading.Lock()
+        self._folder: Path | None = None
+        self._processes: set[_Process] = set()
+        self._is_over = False
+
+    def folder(self) -> Path:
+        """See :meth:`~..envs.made.MadeSource.folder`."""
+        with self._making:
+            self._check_open()
+            if self._folder is None:
+                self._folder = self._maker.folders.make()
+            return self._folder
+
+    async def start(self, command: Command) -> _Process:
+        """See :meth:`~..envs.made.MadeSource.start`."""
+        self._check_open()
+        cwd = os.fsencode(self.folder()) if command.cwd is None else command.cwd
+        process = _Process(command, cwd, self._maker.folders.lock)
+        self._processes.add(process)
+        self._maker.nursery.start_soon(process.run)
+        try:
+            await process.begun()
+        except BaseException:
+            await self._close_process(process)  # noqa: ASYNC102  # shielded
+            raise
+        return process
+
+    async def run(self, command: Command, how: Run) -> CompletedProcess:
+        """See :meth:`~..envs.made.MadeSource.run`."""
+        process = await self.start(command)
+        try:
+            stdout, dropped, is_late = await process.run_to_end(how)
+        finally:
+            await self._close_process(process)  # noqa: ASYNC102  # shielded
+        code = process.returncode or 0
+        completed = CompletedProcess(code, stdout, process.tail, dropped, describe_exit(code))
+        if is_late:
+            limit = f"{how.timeout_s:g} s (timeout_s)"
+            text = f"{command.name!r} had not ended after {limit}, and was killed"
+            raise ProcessTimeout(text, completed)
+        if how.check and code:
+            raise ProcessFailed(process.failure(), completed)
+        return completed
+
+    async def call(self, work: Work, undo: Undo | None = None) -> Any:
+        """See :meth:`~..envs.made.MadeSource.call`."""
+        return await self._carrier.call(work, undo)
+
+    def call_sync(self, work: Work) -> Any:
+        """See :meth:`~..envs.made.MadeSource.call_sync`."""
+        return self._carrier.call_sync(work)
+
+    def soon(self, act: Any) -> None:
+        """See :meth:`~..envs.made.MadeSource.soon`."""
+        self._carrier.soon(act)
+
+    async def close(self) -> None:
+        """The code of the attempt has ended: end and remove all that is left.  A task that it has
+        left behind makes nothing more."""
+        with self._making:
+            self._is_over = True
+        for process in self._processes:
+            process.end()
+        for process in list(self._processes):
+            await self._close_process(process)
+        if self._folder is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(
+                    self._maker.folders.remove, self._folder, limiter=self._maker.limiter
+                )
+
+    async def _close_process(self, process: _Process) -> None:
+        await process.aclose()
+        self._processes.discard(process)
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise RuntimeError(_OVER)
+
+
+@final
+class _Process:
+    """A process of a rollout, with its reaper (:class:`~..envs.made.LoopProcess`)."""
+
+    def __init__(self, command: Command, cwd: bytes, lock: int) -> None:
+        self._command = command
+        self._cwd = cwd
+        self._lock = lock
+        """Descriptor that the reaper holds, too: of the worker's folders; -1 if there are none."""
+        self.pid = 0
+        self.returncode: int | None = None
+        self.tail = b""
+        self._lines = b""
+        """Standard output that was read and not received yet."""
+        self._scope = trio.CancelScope()
+        self._begun, self._ended, self._over = trio.Event(), trio.Event(), trio.Event()
+        self._failed: ProcessNotStarted | None = None
+        self._reaper: trio.Process | None = None
+        self._link: trio.SocketStream | None = None
+        self._stdin: trio.lowlevel.FdStream | None = None
+        self._stdout: trio.lowlevel.FdStream | None = None
+        self._stderr: trio.lowlevel.FdStream | None = None
+
+    # -- its life -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Start it, and return once all is dead."""
+        try:
+            with self._scope:
+                await self._live()
+        except OSError as error:
+            self._failed = _not_started(self._command, self._cwd, b"fork", error.errno or 0)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._finish()
+
+    async def _live(self) -> None:
+        with ExitStack() as given:
+            link, its_link = socket.socketpair()
+            given.enter_context(its_link)
+            self._link = trio.SocketStream(trio.socket.from_stdlib_socket(link))
+            stdin, stdout, stderr = self._standard_streams(given)
+            passed = [its_link.fileno(), *([self._lock] if self._lock != -1 else [])]
+            words = [sys.executable, "-I", "-S", reaper.__file__, *map(str, passed)]
+            self._reaper = await trio.lowlevel.open_process(
+                words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+        job = marshal.dumps((list(self._command.words), self._cwd, self._environment()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_tail)
+            with suppress(trio.BrokenResourceError):  # somebody has killed the reaper
+                await self._link.send_all(len(job).to_bytes(reaper.SIZE_BYTES, "big") + job)
+                await self._listen(self._link)
+            nursery.cancel_scope.cancel()
+
+    def _standard_streams(self, given: ExitStack) -> tuple[int, int, int]:
+        """The three of the process; ours are kept."""
+
+        def pipe() -> tuple[int, int]:
+            ends = os.pipe()
+            return ends
+
+        command, null = self._command, subprocess.DEVNULL
+        stdin = stdout = stderr = null
+        if command.stdin == "pipe":
+            stdin, own = pipe()
+            given.callback(os.close, stdin)
+            self._stdin = trio.lowlevel.FdStream(own)
+        if command.stdout == "pipe":
+            own, stdout = pipe()
+            given.callback(os.close, stdout)
+            self._stdout = trio.lowlevel.FdStream(own)
+        if command.stderr == "tail":
+            own, stderr = pipe()
+            given.callback(os.close, stderr)
+            self._stderr = trio.lowlevel.FdStream(own)
+        elif command.stderr == "stdout":
+            stderr = stdout
+        return stdin, stdout, stderr
+
+    def _environment(self) -> dict[bytes, bytes]:
+        hidden = {os.fsencode(name) for name in hidden_names()}
+        inherited = {name: value for name, value in os.environb.items() if name not in hidden}
+        return {
+            name: value
+            for name, value in {**inherited, **self._command.env}.items()
+            if value is not None
+        }
+
+    async def _listen(self, link: trio.SocketStream) -> None:
+        told = b""
+        while piece := await link.receive_some(4096):
+            *lines, told = (told + piece).split(b"\n")
+            for line in lines:
+                word, *more = line.split()
+                if word == reaper.STARTED:
+                    self.pid = int(more[0])
+                    self._begun.set()
+                elif word == reaper.ENDED:
+                    self.returncode = int(more[0])
+                    self._ended.set()
+                else:
+                    self._failed = _not_started(self._command, self._cwd, more[0], int(more[1]))
+
+    async def _keep_tail(self) -> None:
+        with suppress(trio.ClosedResourceError):
+            while self._stderr and (piece := await self._stderr.receive_some(PIECE_BYTES)):
+                self.tail = (self.tail + piece)[-TAIL_BYTES:]
+
+    async def _finish(self) -> None:
+        """Have the reaper kill all, and wait for its end."""
+        if self._link is not None:
+            with suppress(OSError, trio.BrokenResourceError):
+                self._link.socket.shutdown(socket.SHUT_WR)
+        if self._reaper is not None:
+            await self._wait_for(self._reaper)
+        if self._link is not None:
+            await self._link.aclose()
+        if self.returncode is None:
+            self.returncode = -signal.SIGKILL  # its reaper's, or by the system with its reaper
+        with trio.move_on_after(REST_S):  # who holds it may be alive if the reaper was killed
+            await self._keep_tail()
+        for event in (self._begun, self._ended, self._over):
+            event.set()
+
+    async def _wait_for(self, process: trio.Process) -> None:
+        process.send_signal(signal.SIGCONT)  # what it has started may have stopped it
+        with trio.move_on_after(KILL_S):
+            await process.wait()
+        if process.returncode == 0:
+            return
+        process.kill()
+        with trio.move_on_after(REST_S):
+            await process.wait()
+        if self.pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        log(
+            logging.WARNING,
+            "some of what the process %r has started may be alive until the worker ends: its "
+            "reaper could not end it",
+            self._command.name,
+        )
+
+    # -- what the rollout does with it ----------------------------------------------------
+
+    async def begun(self) -> None:
+        """Wait until it has started.  Raises :class:`ProcessNotStarted`."""
+        await self._begun.wait()
+        if self._failed is not None:
+            raise self._failed
+        if not self.pid:
+            raise RuntimeError(_OVER)
+
+    async def send(self, data: bytes) -> None:
+        """See :meth:`~..envs.made.RolloutProcess.send`."""
+        try:
+            await _need(self._stdin, "stdin").send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            text = f"nobody reads the standard input of {self._command.name!r}"
+            raise BrokenPipeError(errno.EPIPE, text) from None
+
+    async def end_input(self) -> None:
+        """See :meth:`~..envs.made.RolloutProcess.end_input`."""
+        await _need(self._stdin, "stdin").aclose()
+
+    async def receive(self, most_bytes: int) -> bytes:
+        """See :meth:`~..envs.made.RolloutProcess.receive`."""
+        if self._lines:
+            piece, self._lines = self._lines[:most_bytes], self._lines[most_bytes:]
+            await trio.lowlevel.checkpoint()
+            return piece
+        try:
+            return bytes(await _need(self._stdout, "stdout").receive_some(most_bytes))
+        except trio.ClosedResourceError:  # the block has ended
+            return b""
+
+    async def receive_line(self, most_bytes: int) -> bytes:
+        """See :meth:`~..envs.made.RolloutProcess.receive_line`."""
+        while (at := self._lines.find(b"\n", 0, most_bytes) + 1) == 0:
+            if len(self._lines) >= most_bytes:
+                raise ValueError(f"a line of {self._command.name!r} is longer than {most_bytes}")
+            held, self._lines = self._lines, b""
+            try:
+                piece = await self.receive(PIECE_BYTES)
+            finally:
+                self._lines = held + self._lines
+            if not piece:
+                at = len(self._lines)
+                break
+            self._lines += piece
+        line, self._lines = self._lines[:at], self._lines[at:]
+        return line
+
+    async def wait(self, check: bool) -> int:
+        """See :meth:`~..envs.made.RolloutProcess.wait`."""
+        await self._ended.wait()
+        assert self.returncode is not None
+        if check and self.returncode:
+            raise ProcessFailed(self.failure())
+        return self.returncode
+
+    def failure(self) -> str:
+        """The end that it should not have had, in words."""
+        text = f"{self._command.name!r}: {describe_exit(self.returncode or 0)}"
+        said = self.tail[-SHOWN_BYTES:].decode(errors="backslashreplace").strip()
+        return redacted(f"{text}; its standard error ends so:\n{said}" if said else text)
+
+    def send_signal(self, number: int) -> None:
+        """See :meth:`~..envs.made.RolloutProcess.kill`."""
+        if self._link is not None and not self._over.is_set():
+            with suppress(OSError):  # the reaper has ended
+                os.write(self._link.socket.fileno(), bytes([number]))
+
+    async def run_to_end(self, how: Run) -> tuple[bytes, int, bool]:
+        """Run it to its end, or for so long, and kill what is left; returns the begin of its
+        output, the number of bytes that are left out, and whether it was late."""
+        stdout, dropped = bytearray(), 0
+
+        async def feed() -> None:
+            with suppress(BrokenPipeError):  # it need not read all
+                await self.send(how.input)
+                await self.end_input()
+
+        async def collect() -> None:
+            nonlocal dropped
+            while piece := await self.receive(PIECE_BYTES):
+                taken = piece[: how.most_bytes - len(stdout)]
+                stdout.extend(taken)
+                dropped += len(piece) - len(taken)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed)
+            nursery.start_soon(collect)
+            with trio.move_on_after(how.timeout_s) as scope:
+                await self._ended.wait()
+            self.end()
+            await self._over.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + REST_S
+        return bytes(stdout), dropped, scope.cancelled_caught
+
+    def end(self) -> None:
+        """Have all killed, without waiting."""
+        self._scope.cancel()
+
+    async def aclose(self) -> None:
+        """Have all killed, and wait for that."""
+        self.end()
+        with trio.CancelScope(shield=True):
+            await self._over.wait()
+            for stream in (self._stdin, self._stdout, self._stderr):
+                if stream is not None:
+                    await stream.aclose()
+
+
+def _need(stream: trio.lowlevel.FdStream | None, name: str) -> trio.lowlevel.FdStream:
+    if stream is None:
+        raise ValueError(f'the process has no pipe there: its {name} is "null"')
+    return stream
+
+
+def _not_started(command: Command, cwd: bytes, step: bytes, number: int) -> ProcessNotStarted:
+    """The error of a process that was not started, in words."""
+    name, where = repr(command.name), repr(os.fsdecode(cwd))
+    told = {
+        (b"exec", errno.ENOENT): f"{name} was not found (nor the interpreter that it may name)",
+        (b"exec", errno.EACCES): f"this user may not run {name}",
+        (b"exec", errno.ENOEXEC): f"{name} is no program that this system can run",
+        (b"exec", errno.E2BIG): f"the words and variables of {name} are too long",
+        (b"cwd", errno.ENOENT): f"the directory {where} for {name} does not exist",
+        (b"cwd", errno.ENOTDIR): f"{where}, the directory for {name}, is none",
+        (b"cwd", errno.EACCES): f"this user may not enter {where}, the directory for {name}",
+        (b"fork", errno.EAGAIN): f"the system has no room for another process, {name}",
+        (b"fork", errno.ENOMEM): f"the system has no memory for another process, {name}",
+        (b"fork", errno.EMFILE): f"this worker has no descriptor left for the process {name}",
+    }.get((step, number), f"{name} could not be started: {os.strerror(number)}")
+    return ProcessNotStarted(redacted(told), number)

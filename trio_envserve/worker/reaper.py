@@ -1,0 +1,248 @@
+"""The end of all processes below one: for the guard, and for each process of a rollout.
+
+Theory of operation
+-------------------
+On Linux a *child subreaper* becomes the parent of each process below it whose own parent has ended,
+in whatever process group or session it is.  So it finds all that descend from it, one generation
+after the other, and kills and reaps them (:func:`kill_others`).  Elsewhere that is not known.
+
+Run as a program, this module is the *reaper* of one process that a rollout has started
+(:mod:`.made`): its parent.  Its argument is the number of a socket.  On it the reaper reads the
+command, tells how that began and ended, and reads signals for the process group of the command.
+At the end of the socket (the block has ended, or the worker has) it kills all that is below it, and
+ends: with status 1 if some of it does not end.  The command dies with its reaper.
+
+Each process of a rollout pays for what is imported here.  So nothing of this package is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+END_S = 5.0
+"""Time for which the end of killed processes is waited for, in seconds: a process in a system call
+that does not return (on a network file system) does not end."""
+
+SIZE_BYTES = 8
+"""Length of the size, big-endian, before a command."""
+STARTED, FAILED, ENDED = b"started", b"failed", b"ended"
+"""First words of what a reaper tells: before the process id, the step and the errno, the
+status."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_DEAF_TO = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+_IGNORED = ("SIGINT", "SIGPIPE", "SIGXFZ", "SIGXFSZ")
+"""Signals that the worker, or Python, ignores; a command would inherit that."""
+
+
+def become_subreaper(libc: ctypes.CDLL) -> None:
+    """Make this process the parent of all orphans below it; nothing where that is unknown."""
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def be_deaf(unused: Sequence[int] = ()) -> None:
+    """Ignore signals that are meant for others, and close what is of others."""
+    for number in _DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor in (0, 1, 2, *unused):  # so that readers of their output find its end
+        with contextlib.suppress(OSError):  # it was closed already
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def woken_by_children() -> Iterator[int]:
+    """A descriptor that can be read once a child has ended, until the block ends in a child."""
+    ends = []
+    for each in os.pipe():  # if standard streams were closed, it may have the number of one
+        ends.append(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 3))
+        os.close(each)
+        os.set_blocking(ends[-1], False)
+    # SIGCHLD may be ignored, by inheritance: then the system reaps children itself.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    yield ends[0]
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for end in ends:
+        os.close(end)
+
+
+def drain(woken: int) -> None:
+    """Read all that such a descriptor has."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(woken, 4096):
+            pass
+
+
+def kill_group(pid: int) -> None:
+    """Kill a child, which may have left its process group, and that group."""
+    for send in (os.kill, os.killpg):
+        # PermissionError: on macOS, if all processes of the group have ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, signal.SIGKILL)
+
+
+def wait_for_all(woken: int, most_s: float, kill: bool = False) -> bool:
+    """Reap all processes below this one, those of an ended one included, which come to this one;
+    with ``kill`` kill them.  False if some have not ended in time."""
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    until_s = time.monotonic() + most_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # there is none left
+            return True
+        for pid in children_of_this() if kill else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # sudo's
+                os.kill(pid, signal.SIGKILL)
+        poll.poll(min(100, left_s * 1000))
+        drain(woken)
+    return False
+
+
+def kill_others(woken: int) -> bool:
+    """Kill and reap all processes below this one.  False if some have not ended within
+    :data:`END_S`."""
+    return wait_for_all(woken, END_S, kill=True)
+
+
+def children_of_this() -> list[int]:
+    """The children of this process that are not reaped; none where there is no /proc."""
+    own, found = b"%d" % os.getpid(), []
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+                # The name, in brackets, may hold anything.
+                if stat.read().rpartition(b")")[2].split()[1] == own:
+                    found.append(int(name))
+    return found
+
+
+# -- the program ----------------------------------------------------------------------
+
+
+def main() -> None:
+    """Start the command, and end it with all below."""
+    status = 1
+    try:
+        status = _reap(int(sys.argv[1]))
+    finally:
+        os._exit(status)
+
+
+def _reap(link: int) -> int:
+    for each in map(int, sys.argv[1:]):
+        os.set_inheritable(each, False)
+    libc = ctypes.CDLL(None, use_errno=True)
+    become_subreaper(libc)
+    size = int.from_bytes(_read(link, SIZE_BYTES), "big")
+    args, cwd, env = marshal.loads(_read(link, size))
+    with woken_by_children() as woken:
+        child, failed = _start(args, cwd, env, libc)
+        be_deaf()
+        if failed:
+            os.write(link, b"%s %s\n" % (FAILED, failed))
+            return 0
+        os.write(link, b"%s %d\n" % (STARTED, child))
+        left = _serve(link, child, woken)
+        if left is not None:
+            kill_group(left)
+        return 0 if kill_others(woken) else 1
+
+
+def _read(link: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(link, size - len(data))
+        if not piece:  # the worker has ended, or does not want it any more
+            os._exit(0)
+        data += piece
+    return data
+
+
+def _start(
+    args: list[bytes], cwd: bytes, env: dict[bytes, bytes], libc: ctypes.CDLL
+) -> tuple[int, bytes]:
+    """The process id of the command; or the step that failed, and its errno."""
+    own, step = os.getpid(), b"fork"
+    try:
+        told, tell = os.pipe()
+        child = os.fork()
+    except OSError as error:
+        return 0, b"%s %d" % (step, error.errno or 0)
+    if child:
+        os.close(tell)
+        failed = os.read(told, 64)
+        os.close(told)
+        return child, failed
+    try:
+        os.setsid()
+        if hasattr(libc, "prctl"):
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != own:
+            os._exit(1)
+        for name in _IGNORED:
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        step = b"cwd"
+        os.chdir(cwd)
+        step = b"exec"
+        os.execvpe(args[0], args, env)
+    except OSError as error:
+        os.write(tell, b"%s %d" % (step, error.errno or 0))
+    finally:
+        os._exit(127)
+
+
+def _serve(link: int, child: int, woken: int) -> int | None:
+    """Reap, and send signals, until the socket ends; returns the child if it runs still."""
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    poll.register(link, select.POLLIN)
+    running: int | None = child
+    while True:
+        ready = [each for each, _ in poll.poll()]
+        drain(woken)
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == running:
+                    if sys.platform != "linux":  # while a process has it as its group
+                        kill_group(running)
+                    running = None
+                    code = os.waitstatus_to_exitcode(found[1])
+                    with contextlib.suppress(OSError):  # the worker has ended
+                        os.write(link, b"%s %d\n" % (ENDED, code))
+        if link in ready:
+            try:
+                signals = os.read(link, 64)
+            except OSError:
+                signals = b""
+            if not signals:
+                return running
+            for number in signals:
+                if running is not None:
+                    with contextlib.suppress(OSError):
+                        os.killpg(running, number)
+
+
+if __name__ == "__main__":
+    main()
