@@ -188,12 +188,12 @@ async def open_process(
 
 @asynccontextmanager
 async def open_server_process(
-    judge: Judge, *, bind: str = ANY_PORT, workers: int = 1,
+    judge: Judge, *, bind: str = ANY_PORT, workers: int = 1, environment: str = ACTOR,
     args: dict[str, Any] | None = None, journal: bool = False, **limits: Any,
 ) -> AsyncIterator[Process]:  # fmt: skip
     """A server in a process of its own, bound; ``journal``: the one of this test."""
     options = {
-        "environment": ACTOR, "args": {"directory": str(judge.directory), **(args or {})},
+        "environment": environment, "args": {"directory": str(judge.directory), **(args or {})},
         "bind": bind, "workers": workers, "limits": {**QUICK, **limits}, "level": "INFO",
         "journal": str(judge.directory / "journal") if journal else None,
     }  # fmt: skip

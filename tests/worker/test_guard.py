@@ -287,20 +287,6 @@ async def test_end_of_a_worker_is_that_of_its_guard(deadline_s):
             await process.aclose()
 
 
-def test_group_that_may_not_be_signalled_is_passed_over(monkeypatch):
-    """macOS answers so if all processes of the group have ended."""
-    sent = []
-
-    def refuse(pid, number):
-        sent.append((pid, number))
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "kill", refuse)
-    monkeypatch.setattr(os, "killpg", refuse)
-    guard_module._kill_group(17)
-    assert sent == [(17, signal.SIGKILL)] * 2
-
-
 def test_module_could_not_be_imported_where_there_is_no_clock_of_that_name(monkeypatch):
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     runpy.run_path(guard_module.__file__, run_name="trio_envserve.worker.again")

@@ -57,6 +57,9 @@ REST_S = 1.0
 SHOWN_BYTES = 2000
 """Most bytes of standard error in an error."""
 
+_PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import reaper; reaper.main()"
+"""Imports the reaper without this package, which takes long; with a file, it would be compiled each
+time."""
 _OVER = "the rollout has ended, and makes nothing any more"
 
 
@@ -158,13 +161,17 @@ class AttemptMade:
         """See :meth:`~..envs.made.MadeSource.soon`."""
         self._carrier.soon(act)
 
-    async def close(self) -> None:
-        """The code of the attempt has ended: end and remove all that is left.  A task that it has
-        left behind makes nothing more."""
+    def end(self) -> None:
+        """The code of the attempt has ended: make nothing more, for a task that it has left behind,
+        and have all processes killed, without waiting."""
         with self._making:
             self._is_over = True
         for process in self._processes:
             process.end()
+
+    async def close(self) -> None:
+        """End and remove all that is left."""
+        self.end()
         for process in list(self._processes):
             await self._close_process(process)
         if self._folder is not None:
@@ -225,7 +232,8 @@ class _Process:
             self._link = trio.SocketStream(trio.socket.from_stdlib_socket(link))
             stdin, stdout, stderr = self._standard_streams(given)
             passed = [its_link.fileno(), *([self._lock] if self._lock != -1 else [])]
-            words = [sys.executable, "-I", "-S", reaper.__file__, *map(str, passed)]
+            folder = os.path.dirname(reaper.__file__)
+            words = [sys.executable, "-I", "-S", "-c", _PROGRAM, folder, *map(str, passed)]
             self._reaper = await trio.lowlevel.open_process(
                 words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",
                 start_new_session=True,

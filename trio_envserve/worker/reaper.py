@@ -242,7 +242,3 @@ def _serve(link: int, child: int, woken: int) -> int | None:
                 if running is not None:
                     with contextlib.suppress(OSError):
                         os.killpg(running, number)
-
-
-if __name__ == "__main__":
-    main()

@@ -213,6 +213,8 @@ class _Code(Protocol):
 
 async def _close(made: list[AttemptMade]) -> None:
     """End and remove what an attempt has made, before its value counts."""
+    for each in made:
+        each.end()
     while made:
         await made.pop().close()
 
