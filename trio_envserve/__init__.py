@@ -90,6 +90,16 @@ if TYPE_CHECKING:
     from .envs.apart import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, apart
     from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
     from .envs.late import Late
+    from .envs.made import (
+        BlockingProcess,
+        CompletedProcess,
+        ProcessBlock,
+        ProcessError,
+        ProcessFailed,
+        ProcessNotStarted,
+        ProcessTimeout,
+        RolloutProcess,
+    )
     from .envs.notes import RolloutNotes
     from .envs.permits import Permit
     from .envs.saves import SavedTurn, SaveRefused
@@ -127,6 +137,7 @@ __all__ = [
     "Arrays",
     "AsyncioClient",
     "AsyncioOutcomes",
+    "BlockingProcess",
     "BrokenNumbers",
     "CacheStats",
     "CallError",
@@ -138,6 +149,7 @@ __all__ = [
     "ClientRight",
     "ClosingRecord",
     "ClosingStage",
+    "CompletedProcess",
     "Completion",
     "ConfigError",
     "Conflict",
@@ -190,6 +202,11 @@ __all__ = [
     "PermitStats",
     "PlainClient",
     "PlainOutcomes",
+    "ProcessBlock",
+    "ProcessError",
+    "ProcessFailed",
+    "ProcessNotStarted",
+    "ProcessTimeout",
     "ProtocolError",
     "RanAndFailed",
     "RequestRefused",
@@ -197,6 +214,7 @@ __all__ = [
     "RolloutCancelled",
     "RolloutFailed",
     "RolloutNotes",
+    "RolloutProcess",
     "RunningPage",
     "RunningRollout",
     "SaveRefused",
@@ -239,8 +257,9 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
     "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
-    "envs.late", "envs.interface", "envs.saves", "core.values", "net", "net.keypairs", "client",
-    "client.aio", "host.allocator", "host.joined", "host.opening", "server", "server.curve",
+    "envs.late", "envs.interface", "envs.made", "envs.saves", "core.values", "net", "net.keypairs",
+    "client", "client.aio", "host.allocator", "host.joined", "host.opening", "server",
+    "server.curve",
 )  # fmt: skip
 
 

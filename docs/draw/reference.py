@@ -37,6 +37,8 @@ SECTIONS: Mapping[str, str] = {
         ServerStatus StatusRecord ClosingRecord ClosingStage""",
     "environments": """
         Environment Rollout RolloutNotes Note Late SavedTurn SaveRefused Permit
+        ProcessBlock RolloutProcess BlockingProcess CompletedProcess ProcessError
+        ProcessNotStarted ProcessFailed ProcessTimeout
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
         ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
         Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",

@@ -67,9 +67,7 @@ async def test_things_of_a_rollout_are_gone_before_it_has_an_outcome(judge, temp
     assert not list(temporary.iterdir())
 
 
-async def test_things_of_a_cancelled_rollout_are_gone_and_those_of_its_neighbour_are_not(
-    judge, temporary
-):
+async def test_things_of_a_cancelled_rollout_are_gone_and_its_neighbours_are_not(judge, temporary):
     async with serving(judge, environment=MAKING) as (_, calls):
         for key in "ab":
             calls.start(key, value="waits")

@@ -44,6 +44,7 @@ has answered; and ``stop: "deadline"``, if the rollout was late.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,11 +62,8 @@ from .late import Late
 from .made import (
     MOST_BYTES,
     CompletedProcess,
-    Errors,
-    Input,
     MadeSource,
     ProcessBlock,
-    Word,
     command_of,
     run_of,
     source_of,
@@ -401,12 +399,12 @@ class Rollout:
 
     def process(
         self,
-        command: Sequence[Word],
+        command: Sequence[str | os.PathLike[str]],
         *,
-        stdin: Input = "pipe",
-        stdout: Input = "pipe",
-        stderr: Errors = "tail",
-        cwd: Word | None = None,
+        stdin: Literal["pipe", "null"] = "pipe",
+        stdout: Literal["pipe", "null"] = "pipe",
+        stderr: Literal["tail", "stdout", "null"] = "tail",
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> ProcessBlock:
         """A process for this block::
@@ -438,14 +436,14 @@ class Rollout:
 
     async def run(
         self,
-        command: Sequence[Word],
+        command: Sequence[str | os.PathLike[str]],
         *,
         input: bytes = b"",
         timeout_s: float | None = None,
         most_bytes: int = MOST_BYTES,
         check: bool = False,
-        stderr: Errors = "tail",
-        cwd: Word | None = None,
+        stderr: Literal["tail", "stdout", "null"] = "tail",
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> CompletedProcess:
         """Run a process to its end (trio and asyncio); all that descends from it is dead then::
@@ -473,14 +471,14 @@ class Rollout:
 
     def run_sync(
         self,
-        command: Sequence[Word],
+        command: Sequence[str | os.PathLike[str]],
         *,
         input: bytes = b"",
         timeout_s: float | None = None,
         most_bytes: int = MOST_BYTES,
         check: bool = False,
-        stderr: Errors = "tail",
-        cwd: Word | None = None,
+        stderr: Literal["tail", "stdout", "null"] = "tail",
+        cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> CompletedProcess:
         """Like :meth:`run`, for environments that run in a thread.

@@ -12,13 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from ..core.errors import EnvServeError
 
-Input: TypeAlias = Literal["pipe", "null"]
-"""Where the standard input of a process comes from."""
-Errors: TypeAlias = Literal["tail", "stdout", "null"]
-"""Where the standard error of a process goes."""
-Word: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
-"""A word of a command."""
-
 MOST_BYTES = 1 << 20
 """Most bytes of output that a rollout is given at once, if it says nothing else."""
 TAIL_BYTES = 1 << 16
@@ -45,13 +38,6 @@ class CompletedProcess(NamedTuple):
 class ProcessError(EnvServeError):
     """A process of a rollout did not do what it should."""
 
-    code = "process-failed"
-
-    def __init__(self, text: str, completed: CompletedProcess | None = None) -> None:
-        super().__init__(text)
-        self.completed = completed
-        """The process and its output until then; None if it was not :meth:`Rollout.run`."""
-
 
 @final
 class ProcessNotStarted(ProcessError):
@@ -69,6 +55,13 @@ class ProcessNotStarted(ProcessError):
 class ProcessFailed(ProcessError):
     """A process that was to be checked (``check=True``) ended with another status than 0."""
 
+    code = "process-failed"
+
+    def __init__(self, text: str, completed: CompletedProcess | None = None) -> None:
+        super().__init__(text)
+        self.completed = completed
+        """The process and its output; None where :meth:`RolloutProcess.wait` has raised it."""
+
 
 @final
 class ProcessTimeout(ProcessError):
@@ -76,14 +69,19 @@ class ProcessTimeout(ProcessError):
 
     code = "process-timeout"
 
+    def __init__(self, text: str, completed: CompletedProcess) -> None:
+        super().__init__(text)
+        self.completed = completed
+        """The process and its output until then."""
 
-class Command(NamedTuple):
+
+class ProcessCommand(NamedTuple):
     """A process that is to be started."""
 
     words: tuple[bytes, ...]
-    stdin: Input
-    stdout: Input
-    stderr: Errors
+    stdin: Literal["pipe", "null"]
+    stdout: Literal["pipe", "null"]
+    stderr: Literal["tail", "stdout", "null"]
     cwd: bytes | None
     """Its directory; None: the folder of the rollout."""
     env: Mapping[bytes, bytes | None]
@@ -95,7 +93,7 @@ class Command(NamedTuple):
         return os.fsdecode(self.words[0])[:200]
 
 
-class Run(NamedTuple):
+class ProcessRun(NamedTuple):
     """How a process is run to its end."""
 
     input: bytes
@@ -136,12 +134,12 @@ class MadeSource(Protocol):
         """The folder of the rollout; in any thread.  Raises RuntimeError, OSError."""
         ...
 
-    async def start(self, command: Command) -> LoopProcess:
+    async def start(self, command: ProcessCommand) -> LoopProcess:
         """Start a process; on the worker's loop.  Raises :class:`ProcessNotStarted`."""
         ...
 
-    async def run(self, command: Command, how: Run) -> CompletedProcess:
-        """Run a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
+    async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
+        """ProcessRun a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
         ...
 
     async def call(self, work: Work, undo: Callable[[Any], object] | None = None) -> Any:
@@ -295,7 +293,7 @@ class BlockingProcess(_Process):
 class ProcessBlock:
     """A process for a block of code, made by :meth:`~.interface.Rollout.process`."""
 
-    def __init__(self, source: MadeSource, command: Command) -> None:
+    def __init__(self, source: MadeSource, command: ProcessCommand) -> None:
         self._source = source
         self._command = command
         self._process: LoopProcess | None = None
@@ -337,9 +335,9 @@ class ProcessBlock:
 
 
 def command_of(
-    words: Sequence[Word], *, stdin: str = "pipe", stdout: str = "pipe", stderr: str,
-    cwd: Word | None, env: Mapping[str, str | None] | None,
-) -> Command:  # fmt: skip
+    words: Sequence[str | os.PathLike[str]], *, stdin: str = "pipe", stdout: str = "pipe",
+    stderr: str, cwd: str | os.PathLike[str] | None, env: Mapping[str, str | None] | None,
+) -> ProcessCommand:  # fmt: skip
     """A command, checked.  Raises TypeError or ValueError."""
     if isinstance(words, (str, bytes, os.PathLike)) or not isinstance(words, Sequence):
         raise TypeError(
@@ -360,7 +358,7 @@ def command_of(
     }
     if any(b"=" in name or not name for name in variables):
         raise ValueError("the name of a variable is not empty, and has no '=' in it")
-    return Command(
+    return ProcessCommand(
         tuple(_encoded(word, "a word of a command") for word in words),
         stdin, stdout, stderr,  # type: ignore[arg-type]  # one of the known ones
         None if cwd is None else _encoded(cwd, "cwd"), variables,
@@ -376,7 +374,7 @@ def _encoded(word: Any, what: str) -> bytes:
     return data
 
 
-def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> Run:
+def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> ProcessRun:
     """How a command is run, checked.  Raises TypeError or ValueError."""
     if not isinstance(input, (bytes, bytearray, memoryview)):
         raise TypeError(f"the input of a process is bytes, not {type(input).__name__}")
@@ -389,4 +387,4 @@ def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> Run:
             raise TypeError(f"{name} is a number, not {type(value).__name__}")
         if not value > 0:
             raise ValueError(f"{name} is a number above zero, not {value!r}")
-    return Run(bytes(input), float(timeout_s), int(most_bytes), bool(check))
+    return ProcessRun(bytes(input), float(timeout_s), int(most_bytes), bool(check))

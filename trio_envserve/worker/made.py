@@ -33,12 +33,12 @@ import trio
 from ..envs.made import (
     PIECE_BYTES,
     TAIL_BYTES,
-    Command,
     CompletedProcess,
+    ProcessCommand,
     ProcessFailed,
     ProcessNotStarted,
+    ProcessRun,
     ProcessTimeout,
-    Run,
     Work,
 )
 from ..redaction import hidden_names, redacted
@@ -118,7 +118,7 @@ class AttemptMade:
                 self._folder = self._maker.folders.make()
             return self._folder
 
-    async def start(self, command: Command) -> _Process:
+    async def start(self, command: ProcessCommand) -> _Process:
         """See :meth:`~..envs.made.MadeSource.start`."""
         self._check_open()
         cwd = os.fsencode(self.folder()) if command.cwd is None else command.cwd
@@ -132,7 +132,7 @@ class AttemptMade:
             raise
         return process
 
-    async def run(self, command: Command, how: Run) -> CompletedProcess:
+    async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
         """See :meth:`~..envs.made.MadeSource.run`."""
         process = await self.start(command)
         try:
@@ -193,7 +193,7 @@ class AttemptMade:
 class _Process:
     """A process of a rollout, with its reaper (:class:`~..envs.made.LoopProcess`)."""
 
-    def __init__(self, command: Command, cwd: bytes, lock: int) -> None:
+    def __init__(self, command: ProcessCommand, cwd: bytes, lock: int) -> None:
         self._command = command
         self._cwd = cwd
         self._lock = lock
@@ -203,7 +203,7 @@ class _Process:
         self.tail = b""
         self._lines = b""
         """Standard output that was read and not received yet."""
-        self._scope = trio.CancelScope()
+        self._scope = trio.CancelScope(shield=True)  # its block ends it, or its attempt
         self._begun, self._ended, self._over = trio.Event(), trio.Event(), trio.Event()
         self._failed: ProcessNotStarted | None = None
         self._reaper: trio.Process | None = None
@@ -405,7 +405,7 @@ class _Process:
             with suppress(OSError):  # the reaper has ended
                 os.write(self._link.socket.fileno(), bytes([number]))
 
-    async def run_to_end(self, how: Run) -> tuple[bytes, int, bool]:
+    async def run_to_end(self, how: ProcessRun) -> tuple[bytes, int, bool]:
         """Run it to its end, or for so long, and kill what is left; returns the begin of its
         output, the number of bytes that are left out, and whether it was late."""
         stdout, dropped = bytearray(), 0
@@ -452,7 +452,9 @@ def _need(stream: trio.lowlevel.FdStream | None, name: str) -> trio.lowlevel.FdS
     return stream
 
 
-def _not_started(command: Command, cwd: bytes, step: bytes, number: int) -> ProcessNotStarted:
+def _not_started(
+    command: ProcessCommand, cwd: bytes, step: bytes, number: int
+) -> ProcessNotStarted:
     """The error of a process that was not started, in words."""
     name, where = repr(command.name), repr(os.fsdecode(cwd))
     told = {

@@ -167,14 +167,18 @@ class Runner:
         await code.begin()
         if not here:
             return await self._call(code)
-        ended = await self._backend.call_here(code)
-        await _close(code.made)
+        try:
+            ended = await self._backend.call_here(code)
+        finally:
+            await _close(code.made)  # noqa: ASYNC102  # shielded
         return _value(code, ended)
 
     async def _call(self, code: _Code) -> Any:
         """One attempt, to its end."""
-        ended = await self._backend.call(code)
-        await _close(code.made)
+        try:
+            ended = await self._backend.call(code)
+        finally:
+            await _close(code.made)  # noqa: ASYNC102  # shielded
         try:
             return _value(code, ended)
         except EnvironmentFailure as error:
