@@ -132,6 +132,9 @@ async def test_process_is_talked_to_by_pipes_and_waited_for(backend, place):
             assert talk.pid > 1
         assert talk.stderr == b"bad\n"
         async with process(FOREVER, stdin="null", stdout="null", stderr="null") as talk:
+            for number in (0, 65):
+                with pytest.raises(ValueError, match="from 1 to 64"):
+                    talk.kill(number)
             talk.kill(signal.SIGINT)
             with pytest.raises(ProcessFailed, match="'sleep': it was ended by SIGINT"):
                 await talk.wait(check=True)
@@ -148,6 +151,8 @@ async def test_process_that_runs_to_its_end_is_told_with_its_output(backend):
         assert done == (-9, b"in", b"bad\n", 0, "it was ended by SIGKILL")
         done = await run(written("echo out; echo bad >&2"), stderr="stdout", most_bytes=6)
         assert done == (0, b"out\nba", b"", 2, "it exited with status 0")
+        done = await run(written("setsid sleep 120 &"))  # which holds the pipes
+        assert done.returncode == 0
         done = await run(["true"], input=b"x" * 1_000_000)  # which it does not read
         assert done.returncode == 0
         with pytest.raises(ProcessFailed, match="status 4; its standard error ends so:\nbad"):

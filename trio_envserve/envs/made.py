@@ -19,6 +19,9 @@ TAIL_BYTES = 1 << 16
 PIECE_BYTES = 1 << 16
 """Most bytes of one piece of output."""
 
+_SIGNALS = 64
+"""Largest number of a signal."""
+
 
 class CompletedProcess(NamedTuple):
     """A process that has ended, and its output."""
@@ -188,11 +191,14 @@ class _Process:
         return self._process.tail
 
     def kill(self, number: int = 9) -> None:
-        """Send a signal to the process and to its process group; nothing if it has ended.
+        """Send a signal to the process and to its process group; nothing if it has ended.  Raises
+        ValueError.
 
         Args:
             number: Number of the signal; SIGKILL by default.
         """
+        if not 0 < number <= _SIGNALS:
+            raise ValueError(f"a signal has a number from 1 to {_SIGNALS}, not {number!r}")
         self._source.soon(partial(self._process.send_signal, int(number)))
 
 

@@ -89,8 +89,9 @@ async def open_maker() -> AsyncIterator[Maker]:
             # Raised again below, outside this nursery, which would wrap it.
             raised = exc
         nursery.cancel_scope.cancel()
-    with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(maker.folders.close)
+    if maker.folders.lock != -1:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(maker.folders.close)
     if raised is not None:
         try:
             raise raised
