@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -155,21 +156,23 @@ def test_sweep_removes_what_nobody_holds_and_nothing_else(place):
     held.close()
 
 
-def test_base_folder_that_a_sweep_takes_while_it_is_made_is_made_again(place, monkeypatch):
-    take = folders_module._locked
-    taken: list[str] = []
+@pytest.mark.parametrize("step", ["open", "flock"])
+def test_base_folder_that_a_sweep_takes_while_it_is_made_is_made_again(place, monkeypatch, step):
+    """Before it has a locked file, and before that is locked."""
+    module = {"open": os, "flock": fcntl}[step]
+    real, taken = getattr(module, step), []
 
-    def late(base):
+    def late(*args, **options):
         if not taken:
-            taken.append(base)
+            taken.extend(place.iterdir())
             sweep()
-        return take(base)
+        return real(*args, **options)
 
-    monkeypatch.setattr(folders_module, "_locked", late)
+    monkeypatch.setattr(module, step, late)
     made = Folders()
     folder = made.make()
     assert folder.exists()
-    assert [str(folder.parent)] != taken
+    assert [folder.parent] != taken
     sweep()
     assert folder.exists()
     made.close()

@@ -208,8 +208,10 @@ async def test_bomb_that_forks_into_sessions_is_dead_at_the_end_of_its_block():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_process_that_attacks_its_reaper_is_dead_at_the_end_of_its_block(number, monkeypatch):
-    monkeypatch.setattr(made_module, "KILL_S", 60.0)  # a reaper that is stopped goes on
+async def test_process_that_attacks_its_reaper_is_dead_at_the_end_of_its_block(
+    number, monkeypatch, caplog
+):
+    monkeypatch.setattr(made_module, "KILL_S", 20.0)
 
     async def body(rollout, process, run):
         line = f"read line; kill -{int(number)} $PPID; echo done; sleep 120"
@@ -222,6 +224,21 @@ async def test_process_that_attacks_its_reaper_is_dead_at_the_end_of_its_block(n
         return "done"
 
     assert await ran(body) == "done"
+    told = [each for each in caplog.records if "may be alive" in each.getMessage()]
+    assert len(told) == (number == signal.SIGKILL)  # one that was stopped goes on
+
+
+async def test_process_hears_the_signals_that_its_worker_ignores():
+    async def body(rollout, process, run):
+        async with process(FOREVER) as talk:
+            talk.kill(signal.SIGINT)
+            return await talk.wait()
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker
+    try:
+        assert await ran(body) == -signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
@@ -346,14 +363,17 @@ async def test_things_are_gone_when_the_attempt_is_over(backend, then, place):
             token.run_sync_soon(scope.cancel)
             await talk.wait()
 
-    with scope:
-        try:
-            await ran(body, backend)
-        except EnvironmentFailure:
-            assert then == "raises"
-    rollout, *pids = made
-    assert len(pids) == 4
-    assert not any(map(is_alive, pids))
+    async with opened(load(Code(backend, body)), threads=2) as runner:
+        with scope:
+            try:
+                await runner.run(request(), request_id="r")
+            except EnvironmentFailure:
+                assert then == "raises"
+        rollout, *pids = made
+        assert len(pids) == 4
+        assert not any(map(is_alive, pids))
+        [base] = place.iterdir()
+        assert [each.name for each in base.iterdir()] == ["lock"]
     assert not list(place.iterdir())
     with pytest.raises(RuntimeError, match="has ended, and makes nothing any more"):
         rollout.folder  # noqa: B018
@@ -408,7 +428,7 @@ async def test_folder_of_code_that_leaves_its_cancelled_scope_open_is_removed(pl
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_process_that_is_cancelled_while_it_starts_is_not_left(when, monkeypatch):
-    """Just before its reaper is started, and just after."""
+    """Just before its reaper is started, and just after; its rollout goes on."""
     start = trio.lowlevel.open_process
     started: list[int] = []
     scope = trio.CancelScope()
@@ -425,15 +445,15 @@ async def test_process_that_is_cancelled_while_it_starts_is_not_left(when, monke
     monkeypatch.setattr(trio.lowlevel, "open_process", cancelling)
 
     async def body(rollout, process, run):
-        await trio.lowlevel.checkpoint()
-        async with process(FOREVER):
-            raise AssertionError("it was cancelled")
+        with scope:
+            async with process(FOREVER):
+                raise AssertionError("it was cancelled")
+        assert not any(map(is_alive, started))
+        return "done"
 
-    with scope:
-        await ran(body)
+    assert await ran(body) == "done"
     assert scope.cancelled_caught
     assert len(started) == 1
-    assert not any(map(is_alive, started))
 
 
 async def test_maker_raises_what_its_block_raises():
