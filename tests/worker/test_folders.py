@@ -160,7 +160,8 @@ def test_sweep_removes_what_nobody_holds_and_nothing_else(place):
 def test_base_folder_that_a_sweep_takes_while_it_is_made_is_made_again(place, monkeypatch, step):
     """Before it has a locked file, and before that is locked."""
     module = {"open": os, "flock": fcntl}[step]
-    real, taken = getattr(module, step), []
+    real = getattr(module, step)
+    taken: list[Path] = []
 
     def late(*args, **options):
         if not taken:
