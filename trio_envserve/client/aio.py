@@ -11,27 +11,46 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, final
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
-from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.pages import KeyPage, RunningPage
-from ..core.status import ClientCounters, ServerStats
 from ..core.terms import SentBody
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
-from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
+from .options import Asked, CallOptions, checked
 from .outcome import Outcome
-from .shell import Arrays, Client, KeyEnded, check_in_flight
-from .thread import AT_ONCE, ClientThread, ThreadJob, counters, encode, health
+from .shell import Arrays, Client, check_in_flight
+from .thread import AT_ONCE, ClientThread, ThreadJob, documented_as, encode
+from .thread import counters as counters_of
+from .thread import health as health_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _passed_on(
+    method: Callable[Concatenate[Client, P], Awaitable[T]],
+) -> Callable[Concatenate[AsyncioClient, P], Coroutine[Any, Any, T]]:
+    """The same method of the client in the thread."""
+
+    async def called(self: AsyncioClient, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._run(lambda client: method(client, *args, **options))
+
+    return documented_as(method, called)
 
 
 @final
@@ -107,66 +126,18 @@ class AsyncioClient:
         finally:
             outcomes._close()
 
-    # -- keys -------------------------------------------------------------------
+    # -- keys, health and statistics -------------------------------------------
 
-    async def attach(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> Outcome:
-        """See :meth:`Client.attach`."""
-        return await self._run(
-            lambda client: client.attach(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    async def cancel_key(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> KeyEnded:
-        """See :meth:`Client.cancel_key`."""
-        return await self._run(
-            lambda client: client.cancel_key(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    async def forget(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> KeyEnded:
-        """See :meth:`Client.forget`."""
-        return await self._run(
-            lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    async def list_keys(
-        self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
-        timeout_s: float | None = None,
-    ) -> KeyPage:  # fmt: skip
-        """See :meth:`Client.list_keys`."""
-        return await self._run(
-            lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
-        )
-
-    async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
-        """See :meth:`Client.list_running`."""
-        return await self._run(lambda client: client.list_running(first=first, timeout_s=timeout_s))
-
-    async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
-        """See :meth:`Client.stack`."""
-        return await self._run(lambda client: client.stack(number, timeout_s=timeout_s))
-
-    # -- health and statistics ------------------------------------------------
-
-    async def health(self) -> ServerHealth:
-        """See :meth:`Client.health`."""
-        return await self._run(health)
-
-    async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """See :meth:`Client.wait_ready`."""
-        await self._run(lambda client: client.wait_ready(timeout_s))
-
-    async def stats(self, timeout_s: float | None = None) -> ServerStats:
-        """See :meth:`Client.stats`."""
-        return await self._run(lambda client: client.stats(timeout_s))
-
-    async def counters(self) -> ClientCounters:
-        """See :meth:`Client.counters`."""
-        return await self._run(counters)
+    attach = _passed_on(Client.attach)
+    cancel_key = _passed_on(Client.cancel_key)
+    forget = _passed_on(Client.forget)
+    list_keys = _passed_on(Client.list_keys)
+    list_running = _passed_on(Client.list_running)
+    stack = _passed_on(Client.stack)
+    health = _passed_on(health_of)
+    wait_ready = _passed_on(Client.wait_ready)
+    stats = _passed_on(Client.stats)
+    counters = _passed_on(counters_of)
 
     # -- the thread -------------------------------------------------------------
 

@@ -15,23 +15,34 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack, final
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 
 from ..core.errors import NotEncodable
-from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.pages import KeyPage, RunningPage
-from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
-from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
+from .options import Asked, CallOptions, checked
 from .outcome import Outcome
-from .shell import Arrays, Client, KeyEnded, check_in_flight
-from .thread import ClientThread, ThreadJob, counters, health
+from .shell import Arrays, Client, check_in_flight
+from .thread import ClientThread, ThreadJob, documented_as
+from .thread import counters as counters_of
+from .thread import health as health_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _passed_on(
+    method: Callable[Concatenate[Client, P], Awaitable[T]],
+) -> Callable[Concatenate[PlainClient, P], T]:
+    """The same method of the client in the thread, which blocks the caller's."""
+
+    def called(self: PlainClient, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._run(lambda client: method(client, *args, **options))
+
+    return documented_as(method, called)
 
 
 @final
@@ -135,66 +146,18 @@ class PlainClient:
         finally:
             outcomes._close()
 
-    # -- keys -------------------------------------------------------------------
+    # -- keys, health and statistics -------------------------------------------
 
-    def attach(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> Outcome:
-        """See :meth:`Client.attach`."""
-        return self._run(
-            lambda client: client.attach(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    def cancel_key(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> KeyEnded:
-        """See :meth:`Client.cancel_key`."""
-        return self._run(
-            lambda client: client.cancel_key(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    def forget(
-        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
-    ) -> KeyEnded:
-        """See :meth:`Client.forget`."""
-        return self._run(
-            lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    def list_keys(
-        self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
-        timeout_s: float | None = None,
-    ) -> KeyPage:  # fmt: skip
-        """See :meth:`Client.list_keys`."""
-        return self._run(
-            lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
-        )
-
-    def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
-        """See :meth:`Client.list_running`."""
-        return self._run(lambda client: client.list_running(first=first, timeout_s=timeout_s))
-
-    def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
-        """See :meth:`Client.stack`."""
-        return self._run(lambda client: client.stack(number, timeout_s=timeout_s))
-
-    # -- health and statistics ------------------------------------------------
-
-    def health(self) -> ServerHealth:
-        """See :meth:`Client.health`."""
-        return self._run(health)
-
-    def wait_ready(self, timeout_s: float | None = None) -> None:
-        """See :meth:`Client.wait_ready`."""
-        self._run(lambda client: client.wait_ready(timeout_s))
-
-    def stats(self, timeout_s: float | None = None) -> ServerStats:
-        """See :meth:`Client.stats`."""
-        return self._run(lambda client: client.stats(timeout_s))
-
-    def counters(self) -> ClientCounters:
-        """See :meth:`Client.counters`."""
-        return self._run(counters)
+    attach = _passed_on(Client.attach)
+    cancel_key = _passed_on(Client.cancel_key)
+    forget = _passed_on(Client.forget)
+    list_keys = _passed_on(Client.list_keys)
+    list_running = _passed_on(Client.list_running)
+    stack = _passed_on(Client.stack)
+    health = _passed_on(health_of)
+    wait_ready = _passed_on(Client.wait_ready)
+    stats = _passed_on(Client.stats)
+    counters = _passed_on(counters_of)
 
     def _run(self, act: Callable[[Client], Awaitable[T]]) -> T:
         result: T = self._wait(lambda job: self._thread.run(job, act))

@@ -26,13 +26,14 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import contextlib
+import inspect
 import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
 import trio
 
@@ -47,6 +48,9 @@ from .driver import Ended, begin_call
 from .options import Asked, Terms
 from .outcome import Outcome
 from .shell import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 AT_ONCE = 64
 """Jobs that are taken, or delivered, before other tasks have a turn."""
@@ -339,11 +343,19 @@ async def encode(client: Client, asked: Asked) -> SentBody:
     return await client._threads.run(lambda pause: asked.encoded(client._wire, pause=pause))
 
 
-async def health(client: Client) -> ServerHealth:
+async def health(self: Client) -> ServerHealth:
     """The client's view of its server, as a job."""
-    return client.health()
+    return self.health()
 
 
-async def counters(client: Client) -> ClientCounters:
+async def counters(self: Client) -> ClientCounters:
     """The client's counters, as a job."""
-    return client.counters()
+    return self.counters()
+
+
+def documented_as(method: Callable[..., Any], face: Callable[P, T]) -> Callable[P, T]:
+    """The method of a face, with the name and the signature of the client's that it passes on."""
+    face.__name__ = method.__name__
+    face.__doc__ = f"See :meth:`Client.{method.__name__}`."
+    vars(face)["__signature__"] = inspect.signature(method)
+    return face
