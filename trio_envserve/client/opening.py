@@ -23,8 +23,6 @@ from ..net import (
     need_trio,
     open_background,
     open_network,
-    open_zmq_network,
-    open_zmtp_network,
     unwrap_single,
 )
 from ..net.keypairs import ClientCurve
@@ -94,14 +92,14 @@ async def connect(
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
             dealer: AbstractAsyncContextManager[DealerSocket]
-            if curve is not None:
-                dealer = _open_sealed(driver, wire, transport, curve)
-            else:
-                sockets = network
-                if sockets is None:
-                    sockets = await stack.enter_async_context(open_network(transport))
-                dealer = sockets.open_dealer(
+            if network is not None:
+                dealer = network.open_dealer(
                     driver.address, limits=wire, on_event=driver.connection
+                )
+            else:
+                own = await stack.enter_async_context(open_network(transport))
+                dealer = own.open_dealer(
+                    driver.address, limits=wire, on_event=driver.connection, curve=curve
                 )
             socket = await stack.enter_async_context(dealer)
             stack.enter_context(unwrap_single())
@@ -117,20 +115,6 @@ async def connect(
             yield opened
         finally:
             driver.close()
-
-
-@asynccontextmanager
-async def _open_sealed(
-    driver: Driver, wire: WireLimits, transport: Transport, curve: ClientCurve
-) -> AsyncGenerator[DealerSocket, None]:
-    """The socket of a client with keys."""
-    sockets = open_zmtp_network() if transport == "zmtp" else open_zmq_network()
-    async with sockets as opened:
-        dealer = opened.open_dealer(
-            driver.address, limits=wire, on_event=driver.connection, curve=curve
-        )
-        async with dealer as socket:
-            yield socket
 
 
 def _check_arrays(arrays: object) -> Arrays:

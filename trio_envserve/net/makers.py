@@ -13,9 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Literal, TypeAlias, get_args
 
 from ..core.errors import ConfigError
-from .interface import Network
-from .libzmq import open_zmq_network
-from .zmtp.sockets import open_zmtp_network
+from .libzmq import ZmqNetwork, open_zmq_network
+from .zmtp.sockets import ZmtpNetwork, open_zmtp_network
 
 Transport: TypeAlias = Literal["zmtp", "libzmq"]
 """The name of an implementation; see the module's docstring."""
@@ -27,7 +26,7 @@ DEFAULT_TRANSPORT: Final[Transport] = "zmtp" if hasattr(select, "epoll") else "l
 
 def open_network(
     transport: Transport = DEFAULT_TRANSPORT,
-) -> AbstractAsyncContextManager[Network]:
+) -> AbstractAsyncContextManager[ZmtpNetwork | ZmqNetwork]:
     """A network of real sockets.  Raises ConfigError for an unknown name."""
     if transport == "zmtp":
         return open_zmtp_network()

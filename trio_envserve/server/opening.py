@@ -39,6 +39,7 @@ from ..host.served import Served
 from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 from ..net import (
     RouterSocket,
+    Transport,
     is_loopback,
     need_trio,
     open_background,
@@ -47,7 +48,7 @@ from ..net import (
     parse_address,
     unwrap_single,
 )
-from ..net.zmtp.sockets import RouterCurve, ZmtpRouter, sealed_wire
+from ..net.zmtp.sockets import RouterCurve, sealed_wire
 from ..options import taken_by, with_options_of
 from ..worker.config import check_args
 from .curve import Authenticator
@@ -138,21 +139,11 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
             locks = _lock(options.bind, stack)
-            authenticator: Authenticator | None = None
-            front: RouterSocket
-            if options.curve is not None:
-                authenticator = Authenticator(options.curve)
-                front = await stack.enter_async_context(open_sealed(setup, authenticator))
-            else:
-                sockets = options.network
-                if sockets is None:
-                    sockets = await stack.enter_async_context(open_network(options.transport))
-                opened = sockets.open_router(options.bind, limits=wire)
-                front = await stack.enter_async_context(opened)
+            curve = options.curve
+            authenticator = None if curve is None else Authenticator(curve)
+            front = await _open_router(setup, options.bind, options.transport, authenticator, stack)
             if locks is None:
                 locks = _lock(front.address, stack, passing=True)
-            if authenticator is None:
-                _warn_if_reachable(front.address)
             journal: OpenJournal | None = None
             if options.journal is not None:
                 journal = await stack.enter_async_context(
@@ -172,7 +163,9 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             hosts_socket: RouterSocket | None = None
             host_keys = None if authenticator is None else HostAuthenticator(authenticator)
             if options.hosts_bind is not None:
-                hosts_socket = await _open_hosts(setup, host_keys, stack)
+                hosts_socket = await _open_router(
+                    setup, options.hosts_bind, "zmtp", host_keys, stack
+                )
                 make = partial(
                     make, lease=setup.lease, needs=options.needs, serves=_serves(setup),
                     claim=None if host_keys is None else host_keys.claim,
@@ -211,21 +204,6 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
         yield server
 
 
-@asynccontextmanager
-async def open_sealed(setup: Setup, authenticator: Authenticator) -> AsyncIterator[ZmtpRouter]:
-    """Open the front of a server whose clients have CURVE keys."""
-    assert setup.options.curve is not None
-    side = RouterCurve(setup.options.curve.keys, authenticator.admit)
-    async with (
-        open_zmtp_network() as sockets,
-        sockets.open_router(
-            setup.options.bind, limits=setup.wire, on_peer=authenticator.on_peer, curve=side
-        ) as front,
-    ):
-        authenticator.open(front)
-        yield front
-
-
 def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
     """The owner of the workers: of processes, or of a task in this process."""
     options, args = setup.options, dict(setup.options.args or {})
@@ -256,37 +234,30 @@ def _serves(setup: Setup) -> dict[str, Any]:
     return record
 
 
-async def _open_hosts(
-    setup: Setup, keys: HostAuthenticator | None, stack: AsyncExitStack
-) -> RouterSocket:
-    """Bind the address that hosts join."""
-    assert setup.options.hosts_bind is not None
-    if keys is None:
-        sockets = setup.options.network
-        if sockets is None:
-            sockets = await stack.enter_async_context(open_zmtp_network())
-        opened = sockets.open_router(setup.options.hosts_bind, limits=setup.wire)
-        socket = await stack.enter_async_context(opened)
-        _warn_if_reachable(socket.address)
-        return socket
-    assert setup.options.curve is not None
-    network = await stack.enter_async_context(open_zmtp_network())
-    side = RouterCurve(setup.options.curve.keys, keys.admit)
-    sealed = network.open_router(
-        setup.options.hosts_bind, limits=setup.wire, on_peer=keys.on_peer, curve=side
-    )
-    guarded = await stack.enter_async_context(sealed)
-    keys.open(guarded)
-    return guarded
-
-
-def _warn_if_reachable(address: str) -> None:
-    if not is_loopback(address):
+async def _open_router(
+    setup: Setup, bind: str, transport: Transport, keys: Authenticator | HostAuthenticator | None,
+    stack: AsyncExitStack,
+) -> RouterSocket:  # fmt: skip
+    """Bind an address for clients or hosts, whose keys decide who comes in."""
+    options = setup.options
+    if options.curve is not None and keys is not None:
+        zmtp = await stack.enter_async_context(open_zmtp_network())
+        side = RouterCurve(options.curve.keys, keys.admit)
+        sealed = await stack.enter_async_context(
+            zmtp.open_router(bind, limits=setup.wire, on_peer=keys.on_peer, curve=side)
+        )
+        keys.open(sealed)
+        return sealed
+    sockets = options.network
+    if sockets is None:
+        sockets = await stack.enter_async_context(open_network(transport))
+    opened = await stack.enter_async_context(sockets.open_router(bind, limits=setup.wire))
+    if not is_loopback(opened.address):
         _log.warning(
             "%s is reachable from other machines, and everybody who reaches it can use it: "
-            "there is no authentication (see --curve)",
-            address,
-        )
+            "there is no authentication (see --curve)", opened.address,
+        )  # fmt: skip
+    return opened
 
 
 @with_options_of(open_server)
