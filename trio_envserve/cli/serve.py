@@ -203,18 +203,19 @@ def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]
     and for limits that there are not."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
     doors = []
-    if "bind" in asked.http:
-        try:
+    try:  # each needs an extra
+        if "bind" in asked.http:
             from ..doors.http import HttpLimits, open_http_door
-        except ImportError as error:
-            raise ConfigError(str(error)) from None
+        if "bind" in asked.verifiers:
+            from ..doors.verifiers import VerifiersLimits, open_verifiers_door
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+    if "bind" in asked.http:
         given = _with_limits(asked.http, HttpLimits)
         insecure = asked.lets_all(options)
         http = partial(open_http_door, **given, insecure=insecure, transport=transport)
         doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
     if "bind" in asked.verifiers:
-        from ..doors.verifiers import VerifiersLimits, open_verifiers_door
-
         given = _with_limits(asked.verifiers, VerifiersLimits)
         verifiers = partial(
             open_verifiers_door, **given, insecure=asked.insecure, transport=transport

@@ -92,7 +92,7 @@ class VerifiersDoorOptions(_DoorOptions):
     bind: str = option(
         "tcp://127.0.0.1:5000",
         "Address for clients of verifiers 0.4, tcp://HOST:PORT or ipc://PATH. They cannot show "
-        "who they are.",
+        "who they are. Needs the extra verifiers.",
         flag="--verifiers-bind", metavar="ADDRESS", group="Clients of verifiers",
     )  # fmt: skip
     redeliver: bool = option(

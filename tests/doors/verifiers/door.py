@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgpack
 import trio
 import zmq
 
@@ -15,7 +16,6 @@ from trio_envserve.core.limits import KeyLimits
 from trio_envserve.doors.verifiers import (
     VerifiersDoor,
     VerifiersLimits,
-    msgpack,
     open_verifiers_door,
 )
 from trio_envserve.net import MemoryNetwork
@@ -71,7 +71,7 @@ class Peer:
 
     def cancel(self, target: bytes) -> bytes:
         name = b"cancel-%d" % next(self._names)
-        self.say(name, b"cancel", msgpack.write({"request_id": target.decode()}))
+        self.say(name, b"cancel", msgpack.packb({"request_id": target.decode()}))
         return name
 
     async def hear(self) -> list[bytes]:
@@ -87,7 +87,7 @@ class Peer:
         """The next message, which is the reply to this, of the door's own."""
         frames = await self.hear()
         assert frames[:2] == [name, b"reply"]
-        return msgpack.read(frames[2])
+        return msgpack.unpackb(frames[2])
 
     async def outcome(self, name: bytes) -> list[tuple[bytes, bytes]]:
         """All that comes for a run, up to its reply."""

@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 
@@ -23,11 +24,11 @@ from tests.net import raw_zmtp
 from trio_envserve import ConfigError, open_server
 from trio_envserve.core.health import Health
 from trio_envserve.doors.clients import CLIENT_LIMITS
-from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, open_verifiers_door
+from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.doors.verifiers.door import TURN_BYTES, Door
 from trio_envserve.net import MemoryNetwork
 
-DISCARD = (b"delta", msgpack.write({"trace": "t", "discard": True}))
+DISCARD = (b"delta", msgpack.packb({"trace": "t", "discard": True}))
 WHOLE = [(b"delta", each) for each in DELTAS] + [(b"reply", REPLY)]
 
 

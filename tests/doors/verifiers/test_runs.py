@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
+from trio_envserve.doors.verifiers import VerifiersLimits, runs
 from trio_envserve.doors.verifiers.runs import (
     GONE_S,
     RECORD_BYTES,
@@ -56,7 +57,7 @@ class Desk:
         return self.say(route, name, b"run", payload)
 
     def cancel(self, route: bytes, target: bytes = b"a") -> list[Effect]:
-        return self.say(route, b"c", b"cancel", msgpack.write({"request_id": target.decode()}))
+        return self.say(route, b"c", b"cancel", msgpack.packb({"request_id": target.decode()}))
 
     def stream(self, *deltas: bytes, name: bytes = b"a", first: int = 0) -> list[bytes]:
         """Deltas of a run; the routes that they are sent to."""
@@ -97,7 +98,8 @@ def told(effects: list[Effect]) -> dict[str, Any]:
     """The one reply among the effects."""
     [(_, kind, body)] = [each.message for each in effects if isinstance(each, Send)]
     assert kind == b"reply"
-    return msgpack.read(body)
+    record: dict[str, Any] = msgpack.unpackb(body)
+    return record
 
 
 def started(effects: list[Effect]) -> list[bytes]:
@@ -153,7 +155,7 @@ def test_error_is_sent_in_words():
     desk, _ = begun()
     desk.end(outcome=RunOutcome(error="it broke"))
     [(_, body)] = told_afterwards(desk)
-    assert msgpack.read(body) == {"success": False, "error": "it broke"}
+    assert msgpack.unpackb(body) == {"success": False, "error": "it broke"}
 
 
 # -- the same id again ---------------------------------------------------------------
@@ -228,7 +230,7 @@ def test_a_cancel_stops_a_run_and_tells_who_waits():
     desk, peer = begun()
     effects = desk.cancel(peer)
     assert StopRun(b"a") in effects
-    replies = [msgpack.read(each.message[2]) for each in effects if isinstance(each, Send)]
+    replies = [msgpack.unpackb(each.message[2]) for each in effects if isinstance(each, Send)]
     assert [each.get("cancelled") for each in replies] == [None, True]
     assert replies[0]["error"] == runs.CANCELLED
     assert told(desk.cancel(peer))["cancelled"] is False
@@ -431,7 +433,7 @@ def test_run_waits_where_there_is_no_room_and_is_started_or_cancelled():
     effects = desk.cancel(peer, b"c")
     assert not any(isinstance(each, StopRun) for each in effects)
     assert isinstance(effects[0], Send)
-    assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
+    assert msgpack.unpackb(effects[0].message[2])["error"] == runs.NEVER
     effects = desk.deliver(peer, b"a")
     assert b"a" not in desk.names
     assert started(effects) == [b"b"]
@@ -585,7 +587,7 @@ def test_a_door_that_closes_tells_who_waits():
     desk.run(peer, b"c")
     effects = desk.runs.close()
     said = {
-        bytes(each.message[0]): msgpack.read(each.message[2])["error"]
+        bytes(each.message[0]): msgpack.unpackb(each.message[2])["error"]
         for each in effects
         if isinstance(each, Send)
     }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
+import msgpack
 import pytest
 
-from trio_envserve.doors.verifiers import msgpack, wire
+from trio_envserve.doors.verifiers import wire
 from trio_envserve.doors.verifiers.wire import CancelAsk, HealthAsk, NotUnderstood, RunAsk
 
 ID = b"0123456789abcdef0123456789abcdef"
 
 
 def test_a_probe_a_run_and_a_cancel_are_understood():
-    target = msgpack.write({"request_id": "ab"})
+    target = msgpack.packb({"request_id": "ab"})
     assert wire.read([ID, b"health", b"\x80"]) == HealthAsk(ID)
     assert wire.read([ID, b"run", b"anything"]) == RunAsk(ID, b"anything")
     assert wire.read([ID, b"cancel", target]) == CancelAsk(ID, b"ab")
@@ -43,11 +47,16 @@ def test_what_the_wire_does_not_have_is_not_understood(frames):
         (b"", b"", "unknown method ''"),
         (b"RUN", b"", "unknown method 'RUN'"),
         (b"\xff" * 1000, b"", "unknown method"),
-        (b"cancel", b"", "cannot be read: it ends too early"),
+        (b"cancel", b"", "cannot be read: Unpack failed: incomplete input"),
         (b"cancel", b"\x80", "names the request_id"),
-        (b"cancel", msgpack.write({"request_id": None}), "names the request_id"),
-        (b"cancel", msgpack.write({"request_id": ""}), "names the request_id"),
-        (b"cancel", msgpack.write({"request_id": "a\x00"}), "names the request_id"),
+        (b"cancel", b"\x91\xa1a", "names the request_id"),
+        (b"cancel", b"\x80\x80", "cannot be read"),
+        (b"cancel", b"\x91" * 4000, "cannot be read: StackError"),
+        (b"cancel", b"\xdf\xff\xff\xff\xff", "cannot be read"),
+        (b"cancel", b"\x81\xaarequest_id\xa1\xff", "cannot be read"),
+        (b"cancel", msgpack.packb({"request_id": None}), "names the request_id"),
+        (b"cancel", msgpack.packb({"request_id": ""}), "names the request_id"),
+        (b"cancel", msgpack.packb({"request_id": "a\x00"}), "names the request_id"),
         (b"cancel", bytes(5000), "5000 bytes"),
     ],
 )
@@ -66,5 +75,14 @@ def test_the_answers_are_those_of_the_library():
         ID, b"reply", b"\x83\xa7success\xc3\xa5error\xc0\xa9cancelled\xc3"
     )  # fmt: skip
     assert wire.discard(ID, "t") == (ID, b"delta", b"\x82\xa5trace\xa1t\xa7discard\xc3")
+    assert bytes(wire.failed(ID, "\ud800")[2]).endswith(b"\xa6\\ud800")
     assert wire.delta(ID, b"d") == (ID, b"delta", b"d")
     assert wire.ended(ID, b"r") == (ID, b"reply", b"r")
+
+
+def test_door_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in [each for each in sys.modules if each.startswith("trio_envserve.doors.verifiers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(ImportError, match=r"pip install 'trio-envserve\[verifiers\]'"):
+        importlib.import_module("trio_envserve.doors.verifiers")

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgpack
 import pytest
 import trio
 
 from tests.doors.verifiers.door import ANY_PORT, HANG_S, Peer, asking
 from trio_envserve import Server, open_server
-from trio_envserve.doors.verifiers import msgpack, open_verifiers_door
+from trio_envserve.doors.verifiers import open_verifiers_door
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
 
 pytestmark = pytest.mark.real
@@ -43,7 +44,7 @@ async def environment(rollout):
 """
 
 FIRST, REST = (b"delta", b"first"), [(b"delta", b"last"), (b"reply", b"r")]
-DISCARD = (b"delta", msgpack.write({"trace": "t", "discard": True}))
+DISCARD = (b"delta", msgpack.packb({"trace": "t", "discard": True}))
 
 
 class Scene(NamedTuple):
@@ -108,7 +109,7 @@ async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(scene: Scen
     lost = await scene.ends(first.pending)
     for [(kind, body)] in lost.values():
         assert kind == b"reply"
-        assert "(it may have run) [worker-lost]" in str(msgpack.read(body)["error"])
+        assert "(it may have run) [worker-lost]" in str(msgpack.unpackb(body)["error"])
     scene.go()
     others = await scene.ends(second.pending)
     assert others == dict.fromkeys(set(names) - set(lost), REST)
@@ -136,9 +137,9 @@ async def test_runs_that_are_cancelled_together_are_all_cancelled(scene: Scene):
     assert set(found) == {*names, *cancels}
     for name in cancels:
         [(_, body)] = found[name]
-        assert msgpack.read(body)["cancelled"] is True
+        assert msgpack.unpackb(body)["cancelled"] is True
     for name in names:
         [(_, body)] = found[name]
-        assert "it was cancelled (it may have run)" in str(msgpack.read(body)["error"])
+        assert "it was cancelled (it may have run)" in str(msgpack.unpackb(body)["error"])
     while scene.noted("cancel") != [name.decode() for name in names]:
         await trio.sleep(0.02)

@@ -16,14 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+import msgpack
+
 from ...net import Frame
-from . import msgpack
 
 NAME: Final = "verifiers-0.4"
 """The name that an environment is told, so that it reads the run as that release does."""
 
 ID_BYTES: Final = 128
 """Longest request id: the library's has 32 hex characters."""
+
+CANCEL_BYTES: Final = 4096
+"""Largest cancel that is read.  What a run asks and answers passes through the door unread."""
 
 _FRAMES: Final = 3
 
@@ -87,10 +91,15 @@ def read(frames: Sequence[Frame]) -> Ask | None:
 
 
 def _target(name: bytes, payload: Frame) -> bytes:
+    if len(payload) > CANCEL_BYTES:
+        why = f"the cancel has {len(payload)} bytes, {CANCEL_BYTES} allowed"
+        raise NotUnderstood(name, why)
     try:
-        target = msgpack.read(payload).get("request_id")
-    except msgpack.NotMsgpack as error:
-        raise NotUnderstood(name, f"the cancel cannot be read: {error}") from None
+        cancel = msgpack.unpackb(payload)
+    except ValueError as error:  # whatever is wrong with the bytes
+        why = f"the cancel cannot be read: {str(error) or type(error).__name__}"
+        raise NotUnderstood(name, why) from None
+    target = cancel.get("request_id") if isinstance(cancel, dict) else None
     if not isinstance(target, str) or not _is_id(target.encode()):
         raise NotUnderstood(name, "a cancel names the request_id of a run")
     return target.encode()
@@ -103,17 +112,17 @@ def _is_id(name: Frame) -> bool:
 
 def healthy(name: bytes) -> Message:
     """The answer to a probe."""
-    return _reply(name, msgpack.write({"success": True, "error": None}))
+    return _reply(name, _packed(success=True, error=None))
 
 
 def failed(name: bytes, why: str) -> Message:
     """A reply that says why there is nothing else to say."""
-    return _reply(name, msgpack.write({"success": False, "error": why}))
+    return _reply(name, _packed(success=False, error=why))
 
 
 def cancelled(name: bytes, done: bool) -> Message:
     """The answer to a cancel."""
-    return _reply(name, msgpack.write({"success": True, "error": None, "cancelled": done}))
+    return _reply(name, _packed(success=True, error=None, cancelled=done))
 
 
 def ended(name: bytes, reply: bytes) -> Message:
@@ -128,8 +137,14 @@ def delta(name: bytes, packed: bytes) -> Message:
 
 def discard(name: bytes, trace: str) -> Message:
     """The client forgets what it has of a trace."""
-    return delta(name, msgpack.write({"trace": trace, "discard": True}))
+    return delta(name, _packed(trace=trace, discard=True))
 
 
 def _reply(name: bytes, packed: bytes) -> Message:
     return name, b"reply", packed
+
+
+def _packed(**record: str | bool | None) -> bytes:
+    """A map; texts of errors come from anywhere, and the reader wants UTF-8."""
+    packed: bytes = msgpack.packb(record, unicode_errors="backslashreplace")
+    return packed
