@@ -39,12 +39,13 @@ class Router:
 class Bench:
     """A sender, the outcomes that it finds, and whose delivery it has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         self.router = Router()
         self.runs: dict[bytes, VerifiersRun] = {}
         self.delivered: list[tuple[bytes, bytes]] = []
         tell: Any = lambda *told: self.delivered.append(told)  # noqa: E731  # shorter
-        self.sending = Sending(self.router, self.runs.get, tell)  # type: ignore[arg-type]  # enough
+        router: Any = self.router
+        self.sending = Sending(nursery, router, self.runs.get, tell)
         self.sending.opened(A)
         self.sending.opened(B)
 
@@ -57,10 +58,8 @@ class Bench:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Bench]:
-    bench = Bench()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.sending.run)
-        yield bench
+        yield Bench(nursery)
         nursery.cancel_scope.cancel()
 
 

@@ -90,13 +90,12 @@ class Door:
     async def serve(self, router: RouterSocket, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled.  Then whoever waits is told."""
         self._router = router
-        self._sending = Sending(router, self._runs.find, self._delivered)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._sending = Sending(nursery, router, self._runs.find, self._delivered)
                 nursery.start_soon(self._hear)
                 nursery.start_soon(self._keep_time)
-                nursery.start_soon(self._sending.run)
                 task_status.started()
                 await self._receive()
         finally:
