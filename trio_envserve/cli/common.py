@@ -17,7 +17,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, TypeAlias, final
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, final
 
 import click
 import trio
@@ -30,11 +30,14 @@ from ..core.errors import (
     ServerNotReady,
     ServerStartError,
 )
+from ..envs.loading import check_spec
 from ..envs.specs import SCHEMES
 from ..logs import finish
 from ..net import unwrap_single
 from .interrupts import Interrupts
 from .render import Table, emit, say, show
+
+T = TypeVar("T")
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN, NO_OUTCOME = 0, 1, 2, 3, 4, 5, 6
 """Exit codes; each verb says what its own mean (:func:`epilog`).  After a signal the verbs that
@@ -147,6 +150,15 @@ class StopRequest:
         await trio.sleep(LAST_RESORT_S)
         os._exit(AT_ONCE)
 
+    async def leave_behind(self, do: Callable[..., T], *given: Any) -> T:
+        """Call what may take long, such as an import of an environment, in a thread; after a
+        signal nobody waits for it."""
+        try:
+            return await trio.to_thread.run_sync(do, *given, abandon_on_cancel=True)
+        except trio.Cancelled:
+            self.left_behind = True
+            raise
+
     @property
     def interrupted_code(self) -> int:
         """The exit code of a verb that was interrupted in its work."""
@@ -245,6 +257,12 @@ def authors_traceback(environment: str, error: ConfigError) -> str:
     from ..worker.failures import described_cause
 
     return "" if environment.partition(":")[0] in SCHEMES else described_cause(error).rstrip()
+
+
+def check_named(environment: str, args: Mapping[str, Any] | None) -> None:
+    """Raise ConfigError, with the author's traceback, for an environment that cannot be there."""
+    with with_traceback(environment):
+        check_spec(environment, args)
 
 
 @contextlib.contextmanager

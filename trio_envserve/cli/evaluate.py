@@ -18,13 +18,14 @@ import math
 import os
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, final
 
 import cbor2
 import trio
 
+from .. import foreign
 from ..client import Client, open_client
 from ..client.places import WAITS
 from ..core import values
@@ -39,7 +40,7 @@ from ..core.errors import (
 )
 from ..core.limits import MIB, ClientLimits
 from ..core.status import ClientCounters, ServerStats
-from ..envs.loading import check_spec, load
+from ..envs.loading import load
 from ..evals.files import (
     Found,
     NotWritten,
@@ -57,7 +58,7 @@ from ..evals.files import (
 )
 from ..evals.inputs import Slice, read_inputs
 from ..evals.plain import headline, plain_line
-from ..evals.records import Name, RolloutResult, run_digest, usage_words
+from ..evals.records import Name, RolloutFailure, RolloutResult, run_digest, usage_words
 from ..evals.run import (
     Evaluation,
     EvaluationPlan,
@@ -90,7 +91,7 @@ from .common import (
     Result,
     StopRequest,
     authors_traceback,
-    with_traceback,
+    check_named,
 )
 from .options import WithEndpoints, curve_option, level_option, role_option
 from .render import (
@@ -307,51 +308,98 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
     asked.check()
     asked.name_endpoints()
     if not (asked.address and asked.inputs) and "worker_python" not in asked.server:
-        with with_traceback(asked.environment):
-            check_spec(asked.environment, asked.args)
+        check_named(asked.environment, asked.args)
     own: dict[str, Any] = {}
     if not asked.address:
         limits = wide_limits(asked.server.get("limits", {}), asked.run_name)
         own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
-        own["worker_logging"] = dataclasses.asdict(asked.logs)
     check_model(asked.model, asked.address, asked.endpoints, asked.roles)
-    asked.start_logging("eval" if asked.address else "server")
+    own |= asked.start_logging("eval" if asked.address else "server")
     set_title(f"trio-envserve eval of {asked.environment}")
-    state = _State(asked)
-    stop.so_far = lambda: _result(asked, stop, state)
-    async with Output.opened(
-        asked.file, run=asked.run(), must_exist=bool(asked.resume)
-    ) as state.output:
-        try:
-            await _with_server(asked, own, stop, state)
-        except* ServerNotClosed as problem:
-            # It has closed as far as it can, and the results are here.
-            stop.not_closed = next(_leaves(problem))
-        if not stop.asked.is_set():
-            await state.output.finish()
-    return _result(asked, stop, state)
+    state = _State(stop)
+    stop.so_far = lambda: _result(asked, state)
+    async with state.writing(asked.file, asked.run(), must_exist=bool(asked.resume)):
+        await _with_server(asked, own, stop, state)
+    return _result(asked, state)
 
 
-@dataclasses.dataclass
-class _State:
-    """The results of an evaluation at its end, however it ends."""
+class WrittenResults:
+    """The results of a verb that writes them, at its end, however it ends."""
 
-    options: Eval
-    output: Output = dataclasses.field(default_factory=lambda: Output())
-    evaluation: Evaluation | None = None
-    asked: int = 0
-    resumed: int = 0
-    served: str = ""
-    """The environment by the server's own word."""
-    counters: ClientCounters = dataclasses.field(default_factory=ClientCounters)
+    def __init__(self, stop: StopRequest) -> None:
+        self.output = Output()
+        self.evaluation = Evaluation(EvaluationPlan(()), ResultsTally())
+        self.resumed = 0
+        self.served = ""
+        """The environment by the server's own word."""
+        self.stop = stop
+
+    @asynccontextmanager
+    async def writing(
+        self, path: str, run: Mapping[str, Any], *, must_exist: bool = False
+    ) -> AsyncIterator[None]:
+        """Have the file of results, and finish it unless a signal came."""
+        async with Output.opened(path, run=run, must_exist=must_exist) as self.output:
+            try:
+                yield
+            except* ServerNotClosed as problem:
+                # It has closed as far as it can, and the results are here.
+                self.stop.not_closed = next(
+                    leaf for leaf in foreign.leaves(problem) if isinstance(leaf, ServerNotClosed)
+                )
+            if not self.stop.asked.is_set():
+                await self.output.finish()
+
+    def summary(self, spec: str, roles: Mapping[str, str] | None, output: str) -> dict[str, Any]:
+        """What every such verb says at its end."""
+        problem = self.evaluation.not_written or self.output.problem
+        return {
+            "seconds": round(self.evaluation.progress.seconds, 3),
+            "resumed": self.resumed,
+            "interrupted": self.stop.asked.is_set(),
+            "unwritten": self.evaluation.unwritten,
+            "write_error": None if problem is None else str(problem),
+            "environment": self.served or spec,
+            "spec": spec,
+            "roles": dict(roles or {}),
+            "output": output or None,
+        }
+
+    def say_unwritten(self, summary: Mapping[str, Any]) -> None:
+        """Say what is not in the file, and where the rest is."""
+        if summary["write_error"]:
+            say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
+        elif summary["unwritten"]:
+            last = f"{summary['unwritten']} large results that came last"
+            say(f"{last} are not in {summary['output']}")
+        if (self.stop.asked.is_set() or summary["write_error"]) and (kept := self.output.kept):
+            say(f"the results are in {kept}; the same command goes on from there")
+
+    def say_first(self, kind: str, failure: RolloutFailure) -> None:
+        """Say the first failure of a kind."""
+        raised = f"{short_type(failure.type)}: " if failure.type else ""
+        say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
+        traceback = self.evaluation.tally.first_tracebacks.get(failure.kind, "")
+        # Other kinds have this package's.
+        if traceback and kind == "RolloutFailed":
+            say(f"its traceback:\n{traceback.rstrip()}")
+
+    def exit_code(self, summary: Mapping[str, Any]) -> int:
+        """The exit code."""
+        if self.stop.asked.is_set():
+            return self.stop.interrupted_code
+        if self.stop.not_closed is not None:
+            return AT_ONCE
+        if summary["write_error"]:
+            return UNWRITTEN
+        return ROLLOUT_ERRORS if summary["errors"] else OK
 
 
-def _leaves(group: BaseExceptionGroup[ServerNotClosed]) -> Iterator[ServerNotClosed]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one)
-        else:
-            yield one
+class _State(WrittenResults):
+    """Those of an evaluation."""
+
+    asked = 0
+    counters = ClientCounters()
 
 
 async def _with_server(
@@ -378,68 +426,39 @@ async def _with_server(
                     say(f"{stop.why}: cancelling pending rollouts (again to stop at once)")
 
 
-def _result(options: Eval, stop: StopRequest, state: _State) -> Result:
-    evaluation = state.evaluation or Evaluation(EvaluationPlan(()), ResultsTally())
-    tally, progress = evaluation.tally, evaluation.progress
-    figures = tally.summary()
-    problem = evaluation.not_written or state.output.problem
+def _result(options: Eval, state: _State) -> Result:
+    evaluation = state.evaluation
+    figures = evaluation.tally.summary()
     summary = {
         **figures,
-        "seconds": round(progress.seconds, 3),
-        "rate": round(progress.rate, 3),
+        **state.summary(options.environment, options.roles, options.file),
+        "rate": round(evaluation.progress.rate, 3),
         "retries": retries(state.counters, figures["rerun"]),
         "asked": state.asked,
-        "resumed": state.resumed,
-        "interrupted": stop.asked.is_set(),
         "gave_up": evaluation.gave_up,
-        "unwritten": evaluation.unwritten,
-        "write_error": None if problem is None else str(problem),
-        "environment": state.served or options.environment,
-        "spec": options.environment,
         "model": options.model,
         "model_name": options.model_name,
-        "roles": dict(options.roles or {}),
         "address": options.address or None,
-        "output": options.file or None,
         "run_name": options.run_name or None,
     }
-    _say_what_stands_out(options, stop, state, evaluation, summary)
-    code = ROLLOUT_ERRORS if tally.errors else OK
-    if stop.asked.is_set():
-        code = stop.interrupted_code
-    elif stop.not_closed is not None:
-        code = AT_ONCE
-    elif problem is not None:
-        code = UNWRITTEN
+    _say_what_stands_out(options, state, summary)
     title = f"{summary['environment']}, model {options.model_name or options.model}"
-    return Result(code, summary, summary_tables(summary, title))
+    return Result(state.exit_code(summary), summary, summary_tables(summary, title))
 
 
-def _say_what_stands_out(
-    options: Eval, stop: StopRequest, state: _State, evaluation: Evaluation, summary: dict[str, Any]
-) -> None:
-    tally = evaluation.tally
-    if stop.asked.is_set():
-        say(_how_far(stop, state, len(tally.found)))
-    if evaluation.gave_up:
+def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) -> None:
+    tally = state.evaluation.tally
+    if state.stop.asked.is_set():
+        say(_how_far(state.stop, state, len(tally.found)))
+    if state.evaluation.gave_up:
         say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
-    if summary["write_error"]:
-        say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
-    elif summary["unwritten"]:
-        say(f"{summary['unwritten']} large results that came last are not in {options.file}")
-    if (stop.asked.is_set() or summary["write_error"]) and (kept := state.output.kept):
-        say(f"the results are in {kept}; the same command goes on from there")
+    state.say_unwritten(summary)
     if tally.errors:
         say(f"{tally.errors} of {state.asked} rollouts ended in errors")
         for (kind, *_), rollouts in tally.failed().items():
             failure = rollouts[0].failure
             assert failure is not None
-            raised = f"{short_type(failure.type)}: " if failure.type else ""
-            say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
-            traceback = tally.first_tracebacks.get(failure.kind, "")
-            # Other kinds have this package's.
-            if traceback and kind == "RolloutFailed":
-                say(f"its traceback:\n{traceback.rstrip()}")
+            state.say_first(kind, failure)
     left_out = summary["rewards_left_out"]
     if left_out["not_a_number"]:
         types = ", ".join(left_out["types"])
@@ -502,12 +521,7 @@ async def _prepare(
 
 
 async def _make_inputs(options: Eval, stop: StopRequest, made: list[_Prepared]) -> None:
-    try:
-        # Not waited for after a signal: importing an environment may take long.
-        made.append(await trio.to_thread.run_sync(_load_inputs, options, abandon_on_cancel=True))
-    except trio.Cancelled:
-        stop.left_behind = True
-        raise
+    made.append(await stop.leave_behind(_load_inputs, options))
 
 
 def _load_inputs(options: Eval) -> _Prepared:

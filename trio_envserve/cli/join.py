@@ -100,10 +100,9 @@ async def join(asked: Join, stop: StopRequest) -> Result:
     options = {
         **asked.server, "address": asked.address, "environment": asked.environment,
         "workers": count, "name": asked.name, "offers": asked.offers,
-        "worker_logging": dataclasses.asdict(asked.logs),
         "curve": None if asked.curve is None else ClientCurve.from_file(asked.curve),
     }  # fmt: skip
-    asked.start_logging("host")
+    options |= asked.start_logging("host")
     return await _join(asked, options, stop)
 
 

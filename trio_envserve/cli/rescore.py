@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import trio
 
-from .. import foreign
 from ..client import open_client
-from ..core.errors import ConfigError, ServerNotClosed, short_type
+from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
-from ..envs.loading import check_spec, load
+from ..envs.loading import load
 from ..envs.rescoring import scorer_of
 from ..evals.files import is_cut_off, is_table, lines_of, overview
 from ..evals.records import RolloutResult, usage_words
@@ -37,15 +36,15 @@ from .at_server import tell_health
 from .common import (
     AT_ONCE,
     NOT_STARTED,
-    OK,
     ROLLOUT_ERRORS,
     UNWRITTEN,
     CommandError,
     Result,
     StopRequest,
+    check_named,
     with_traceback,
 )
-from .evaluate import Output, check_reached, progress_line
+from .evaluate import WrittenResults, check_reached, progress_line
 from .options import WithEndpoints, level_option, role_option
 from .render import Table, number_of, progress, say
 from .verbs import server_options, verb
@@ -128,33 +127,18 @@ async def rescore(asked: Rescore, stop: StopRequest) -> Result:
     asked.check()
     asked.name_endpoints()
     if "worker_python" not in asked.server:
-        with with_traceback(asked.environment):
-            check_spec(asked.environment, asked.args)
+        check_named(asked.environment, asked.args)
     check_roles(asked.roles or {})
-    own = completed(**asked.server)
-    own["worker_logging"] = dataclasses.asdict(asked.logs)
-    asked.start_logging("server")
+    own = {**completed(**asked.server), **asked.start_logging("server")}
     set_title(f"trio-envserve rescore of {asked.file}")
     stored = await trio.to_thread.run_sync(_read, asked.file)
     await _check_scorer(asked, stop)
-    state = _State(stored)
-    stop.so_far = lambda: _result(asked, stop, state)
-    async with Output.opened(asked.output, run=asked.run()) as state.output:
+    state = _State(stop, stored)
+    stop.so_far = lambda: _result(asked, state)
+    async with state.writing(asked.output, asked.run()):
         await check_reached(*(asked.roles or {}).values())
-        try:
-            await _run(asked, own, stop, state)
-        except* ServerNotClosed as problem:
-            # It has closed as far as it can, and the results are here.
-            stop.not_closed = next(_not_closed(problem))
-        if not stop.asked.is_set():
-            await state.output.finish()
-    return _result(asked, stop, state)
-
-
-def _not_closed(group: BaseException) -> Iterator[ServerNotClosed]:
-    for each in foreign.leaves(group):
-        if isinstance(each, ServerNotClosed):
-            yield each
+        await _run(asked, own, state)
+    return _result(asked, state)
 
 
 class _Stored(NamedTuple):
@@ -165,22 +149,12 @@ class _Stored(NamedTuple):
     """The names of those that have made it."""
 
 
-@dataclasses.dataclass
-class _State:
+class _State(WrittenResults):
     """The results at the end, however it ends."""
 
-    stored: _Stored
-    output: Output = dataclasses.field(default_factory=Output)
-    evaluation: Evaluation | None = None
-    resumed: int = 0
-    served: str = ""
-    """The environment by the server's own word."""
-
-    def first_traceback(self, kind: str) -> str:
-        """The first traceback of the environment's; others are this package's."""
-        if self.evaluation is None or kind != "RolloutFailed":
-            return ""
-        return self.evaluation.tally.first_tracebacks.get(kind, "")
+    def __init__(self, stop: StopRequest, stored: _Stored) -> None:
+        super().__init__(stop)
+        self.stored = stored
 
 
 def _read(path: str) -> _Stored:
@@ -204,18 +178,13 @@ async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
             scorer_of(environment)
             check_roles(asked.roles or {}, environment.roles_of(asked.roles or {}))
 
-    try:
-        # Not waited for after a signal: importing an environment may take long.
-        await trio.to_thread.run_sync(look, abandon_on_cancel=True)
-    except trio.Cancelled:
-        stop.left_behind = True
-        raise
+    await stop.leave_behind(look)
 
 
-async def _run(asked: Rescore, own: dict[str, Any], stop: StopRequest, state: _State) -> None:
+async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
     plan, tally = state.stored.plan, ResultsTally()
     async with open_server(asked.environment, **own) as server:
-        stop.kill = server.kill
+        state.stop.kill = server.kill
         async with open_client(server.address, name="rescore", limits=ClientLimits()) as client:
             await server.wait_ready()
             state.served = (await client.stats()).environment
@@ -256,36 +225,20 @@ def _check_environment(asked: Rescore, state: _State) -> None:
 # -- its summary -------------------------------------------------------------------------
 
 
-def _result(asked: Rescore, stop: StopRequest, state: _State) -> Result:
-    plan, evaluation = state.stored.plan, state.evaluation
-    tally = ResultsTally() if evaluation is None else evaluation.tally
-    problem = state.output.problem or (evaluation and evaluation.not_written)
-    now = [one for one in tally.found.values() if plan.may_run(one.name)]
+def _result(asked: Rescore, state: _State) -> Result:
+    plan = state.stored.plan
+    found = list(state.evaluation.tally.found.values())
+    now = [one for one in found if plan.may_run(one.name)]
     summary = {
         **_compared(plan, [one for one in now if one.failure is None]),
         "rollouts": plan.rollouts,
-        "failed_before": len(tally.found) - len(now),
+        "failed_before": len(found) - len(now),
         "errors": sum(one.failure is not None for one in now),
-        "resumed": state.resumed,
-        "seconds": 0.0 if evaluation is None else round(evaluation.progress.seconds, 3),
-        "interrupted": stop.asked.is_set(),
-        "unwritten": 0 if evaluation is None else evaluation.unwritten,
-        "write_error": None if problem is None else str(problem),
-        "environment": state.served or asked.environment,
-        "spec": asked.environment,
-        "roles": dict(asked.roles or {}),
+        **state.summary(asked.environment, asked.roles, asked.output),
         "file": asked.file,
-        "output": asked.output or None,
     }
-    _say_what_stands_out(asked, stop, state, now, summary)
-    code = ROLLOUT_ERRORS if summary["errors"] else OK
-    if stop.asked.is_set():
-        code = stop.interrupted_code
-    elif stop.not_closed is not None:
-        code = AT_ONCE
-    elif summary["write_error"]:
-        code = UNWRITTEN
-    return Result(code, summary, [_table(summary)])
+    _say_what_stands_out(asked, state, now, summary)
+    return Result(state.exit_code(summary), summary, [_table(summary)])
 
 
 def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
@@ -315,28 +268,19 @@ def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
 
 
 def _say_what_stands_out(
-    asked: Rescore, stop: StopRequest, state: _State, now: list[RolloutResult],
-    summary: Mapping[str, Any],
-) -> None:  # fmt: skip
+    asked: Rescore, state: _State, now: list[RolloutResult], summary: Mapping[str, Any]
+) -> None:
     total = state.stored.plan.rollouts
-    if stop.asked.is_set():
-        say(f"interrupted by {stop.why}: {len(now) + summary['failed_before']} of {total} rollouts "
-            "are done")  # fmt: skip
-    if summary["write_error"]:
-        say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
-    if (stop.asked.is_set() or summary["write_error"]) and (kept := state.output.kept):
-        say(f"the results are in {kept}; the same command goes on from there")
+    if state.stop.asked.is_set():
+        say(f"interrupted by {state.stop.why}: {len(now) + summary['failed_before']} of {total} "
+            "rollouts are done")  # fmt: skip
+    state.say_unwritten(summary)
     if summary["failed_before"]:
         say(f"{summary['failed_before']} of {total} rollouts ended in errors before, and stay so")
     failures = [one.failure for one in now if one.failure is not None]
     if failures:
-        first = failures[0]
-        raised = f"{short_type(first.type)}: " if first.type else ""
-        say(f"{len(failures)} of {total} rollouts could not be scored; the first {first.kind}: "
-            f"{raised}{first.message} ({first.verdict})")  # fmt: skip
-        traceback = state.first_traceback(first.kind)
-        if traceback:
-            say(f"its traceback:\n{traceback.rstrip()}")
+        say(f"{len(failures)} of {total} rollouts could not be scored")
+        state.say_first(failures[0].kind, failures[0])
         if asked.output:
             say("--retry-errors with the same command scores them again")
 

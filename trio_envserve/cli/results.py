@@ -124,10 +124,7 @@ async def _page_through(
     before = termios.tcgetattr(sys.stdin)
     turn = functools.partial(turn_pages, file, entries, full=full)
     try:
-        await trio.to_thread.run_sync(turn, abandon_on_cancel=True)
-    except trio.Cancelled:
-        stop.left_behind = True
-        raise
+        await stop.leave_behind(turn)
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 

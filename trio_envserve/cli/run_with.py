@@ -26,7 +26,6 @@ from typing import Any
 
 import trio
 
-from ..envs.loading import check_spec
 from ..logs import set_title
 from ..options import argument
 from ..server import Server, open_server
@@ -38,8 +37,8 @@ from .common import (
     CommandError,
     Result,
     StopRequest,
+    check_named,
     nothing,
-    with_traceback,
 )
 from .options import Logged, level_option
 from .render import say
@@ -94,10 +93,8 @@ async def run_with(asked: RunWith, stop: StopRequest) -> Result:
     program = find_program(asked.command[0])
     options = completed(**asked.server)
     if options.get("worker_python") is None:
-        with with_traceback(asked.environment):
-            check_spec(asked.environment, options.get("args"))
-    asked.start_logging("server")
-    options |= {"environment": asked.environment, "worker_logging": dataclasses.asdict(asked.logs)}
+        check_named(asked.environment, options.get("args"))
+    options |= {"environment": asked.environment, **asked.start_logging("server")}
     return await _run_with(asked, program, options, stop)
 
 

@@ -26,7 +26,7 @@ from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
-from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
+from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.collector import collect_seldom
 from ..logs import set_title
 from ..net import DEFAULT_TRANSPORT, is_loopback
@@ -37,7 +37,7 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server import Server, open_server
 from ..server.options import completed, limits_by_name
 from .at_server import LOOK_S, tell_health
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest, nothing, with_traceback
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest, check_named, nothing
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .render import emit, put, say
 from .service import SAY_EVERY_S, Service, ServiceState, open_service
@@ -163,13 +163,11 @@ async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
         options.setdefault("environment", DEFAULT_ENVIRONMENT)
         here = options.get("workers", 1) or options.get("hosts_bind") is None
         if options.get("worker_python") is None and here:
-            with with_traceback(options["environment"]):
-                check_spec(options["environment"], options.get("args"))
+            check_named(options["environment"], options.get("args"))
     asked.name_endpoints()
     asked.check_reach(options)
     spans = asked.spans()
-    asked.start_logging("server")
-    options["worker_logging"] = dataclasses.asdict(asked.logs)
+    options |= asked.start_logging("server")
     options["worker_otlp"] = None if spans is None else dataclasses.asdict(spans)
     serving = Serving(
         options.get("environment") or command or "", asked.as_json, asked.drain_s,
