@@ -9,10 +9,10 @@ from typing import Final
 from ..client import Client, open_client
 from ..client.shell import keep_no_spans
 from ..core.errors import ConfigError
-from ..core.limits import ClientLimits, WireLimits
-from ..net import Network, Transport
+from ..core.limits import ClientLimits
 from ..net.keypairs import ClientCurve
 from ..server import Server
+from .options import DoorOptions
 
 CLIENT_LIMITS: Final = ClientLimits(idle_ping_s=ClientLimits().ping_s)
 """A door tells others whether its server is ready, and so asks as often while nobody calls."""
@@ -20,14 +20,13 @@ CLIENT_LIMITS: Final = ClientLimits(idle_ping_s=ClientLimits().ping_s)
 
 @asynccontextmanager
 async def open_door_client(
-    server: Server | str, *, name: str, wire: WireLimits | None, network: Network | None,
-    transport: Transport, curve: ClientCurve | None,
-) -> AsyncGenerator[Client, None]:  # fmt: skip
+    server: Server | str, options: DoorOptions, name: str
+) -> AsyncGenerator[Client, None]:
     """A client for a door: of a server of this process, or of any at an address."""
     address = server if isinstance(server, str) else server.address
     async with open_client(
-        address, name=name, limits=CLIENT_LIMITS, wire=wire, network=network,
-        transport=transport, curve=keys_of(server, curve),
+        address, name=name, limits=CLIENT_LIMITS, wire=options.wire, network=options.network,
+        transport=options.transport, curve=keys_of(server, options.curve),
     ) as client:  # fmt: skip
         keep_no_spans(client)
         yield client

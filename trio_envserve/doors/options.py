@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _DoorOptions:
+class DoorOptions:
     """The options of every door that only a program gives."""
 
     insecure: bool = option(False, "Whether everybody may be let in.", in_program=True)
@@ -43,7 +43,7 @@ class _DoorOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HttpDoorOptions(_DoorOptions):
+class HttpDoorOptions(DoorOptions):
     """The options of the HTTP door; see :func:`.open_http_door`."""
 
     bind: str = option(
@@ -86,7 +86,7 @@ class HttpDoorOptions(_DoorOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiersDoorOptions(_DoorOptions):
+class VerifiersDoorOptions(DoorOptions):
     """The options of the door for verifiers; see :func:`.open_verifiers_door`."""
 
     bind: str = option(

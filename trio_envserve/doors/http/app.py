@@ -17,13 +17,13 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 import trio
 
-from ...client import Client, Outcome
+from ...client import Client, Outcome, Outcomes
 from ...client.options import Encoded, checked
 from ...client.shell import run_encoded
 from ...core.errors import CallError, ConfigError
@@ -67,13 +67,9 @@ _UNDER: Final = KEY_PATH.removesuffix("{key}")
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
-Found: TypeAlias = tuple[int, Outcome]
-"""An outcome of a batch, with the index of its input."""
-
-
 @final
 class Feed:
-    """Makes the calls of a batch, and hands the outcomes on as they are taken.
+    """Makes the calls of a batch, which go on when nobody takes their outcomes any more.
 
     The client decodes an outcome when it is taken, and only then has it been received.  So
     what nobody takes stays with the server, within its bounds.
@@ -82,44 +78,36 @@ class Feed:
     def __init__(
         self, client: Client, inputs: list[Any], in_flight: int, options: dict[str, Any]
     ) -> None:
-        self._client, self._inputs, self._in_flight = client, inputs, in_flight
-        self._options = options
-        self._to, self._from = trio.open_memory_channel[Found](0)
-        self._wanted = trio.Semaphore(0)
-        self._left = False
-        """The client has hung up, or has all."""
+        self._inputs = inputs
+        self._many = client.run_many(self._asked(), in_flight=in_flight, **options)
+        self._outcomes: Outcomes | None = None
+        self._begun, self._left = trio.Event(), trio.Event()
 
     async def run(self) -> None:
         """Run the batch.  When nobody takes outcomes any more, nothing further is begun,
         and what is under way goes on."""
-        many = self._client.run_many(self._asked(), in_flight=self._in_flight, **self._options)
-        async with self._to, many as outcomes:
-            await self._wanted.acquire()
-            async for found in outcomes:
-                if self._left:
-                    continue
-                with suppress(trio.BrokenResourceError):  # it has left meanwhile
-                    await self._to.send(found)
-                del found
-                await self._wanted.acquire()
-
-    async def take(self) -> Found | None:
-        """The next outcome, once there is one; None after the last."""
-        self._wanted.release()
         try:
-            return await self._from.receive()
-        except trio.EndOfChannel:
-            return None
+            async with self._many as self._outcomes:
+                self._begun.set()
+                await self._left.wait()
+                while await self.take() is not None:
+                    pass
+        finally:
+            self._begun.set()
+
+    async def take(self) -> tuple[int, Outcome] | None:
+        """The next outcome, once there is one, with the index of its input; None after the last."""
+        await self._begun.wait()
+        assert self._outcomes is not None
+        return await anext(self._outcomes, None)
 
     def leave(self) -> None:
         """Nobody takes outcomes any more."""
-        self._left = True
-        self._from.close()
-        self._wanted.release()
+        self._left.set()
 
     def _asked(self) -> Iterator[Any]:
         for input in self._inputs:
-            if self._left:
+            if self._left.is_set():
                 return
             yield input
 

@@ -93,10 +93,7 @@ async def open_http_door(
     tokens = [] if token_file is None else read_tokens(token_file)
     check_bind(f"tcp://{options.bind}", token_file=token_file, insecure=options.insecure)
     guard = Guard(place.host, parse_hosts(options.hosts), tokens)
-    client = open_door_client(
-        server, name="http-door", wire=wire, network=options.network,
-        transport=options.transport, curve=options.curve,
-    )  # fmt: skip
+    client = open_door_client(server, options, "http-door")
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
             listeners = await _listen(place)

@@ -78,10 +78,7 @@ async def open_verifiers_door(
             f"{bind} may be reached from other machines, and clients of verifiers have no keys: "
             "bind to 127.0.0.1, or let everybody run the environment (--insecure)"
         )
-    client = open_door_client(
-        server, name="verifiers-door", wire=options.wire, network=options.network,
-        transport=options.transport, curve=options.curve,
-    )  # fmt: skip
+    client = open_door_client(server, options, "verifiers-door")
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
             door = Door(opened, limits, redeliver=options.redeliver or is_near)
