@@ -15,7 +15,6 @@ import trio
 import trio_envserve.envs.recorder as recorder
 from tests.envs.scripted import a_rollout
 from trio_envserve.envs import RunLog, read_run_log
-from trio_envserve.envs.arithmetic import Arithmetic
 from trio_envserve.envs.witness import Witness, is_dead
 
 
@@ -139,19 +138,3 @@ def test_another_process_is_alive_until_it_is_killed(tmp_path):
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-async def test_the_built_in_environment_logs_key_process_and_predecessor(tmp_path):
-    environment = Arithmetic(log_path=tmp_path / "log")
-    await environment.run_rollout(a_rollout(input={"index": 0, "key": "k"}))
-    await environment.run_rollout(a_rollout(input={"index": 0, "key": "k"}))
-    await environment.run_rollout(a_rollout(input={"index": 0}))
-    first, ended, second, _, bare, _ = read_run_log(tmp_path / "log")
-    assert first["key"] == "k"
-    assert first["predecessor"] == "none"
-    assert second["predecessor"] == "alive"
-    assert first["process"] == ended["process"] == second["process"]
-    assert first["monotonic"] <= ended["monotonic"] <= second["monotonic"]
-    assert "key" not in bare
-    assert environment._witness is not None
-    environment._witness.close()

@@ -8,9 +8,7 @@ last answer counts.  Tasks follow from (seed, index) alone, so that a worker
 rebuilds a task from its index and nobody ships a data set.
 
 ``log_path`` and ``duration_s`` are for demonstrations and tests: each rollout writes to a
-:class:`~trio_envserve.envs.recorder.RunLog` there, and lasts ``duration_s`` seconds.  If an input
-has a ``key``, the log has the key, the name of this process, and whether the process that began
-that key before is dead (:class:`~trio_envserve.envs.witness.Witness`).
+:class:`~trio_envserve.envs.recorder.RunLog` there, and lasts ``duration_s`` seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import os
 import random
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, final
 
 import trio
@@ -28,7 +26,6 @@ import trio
 from ..core.errors import ConfigError
 from .interface import Rollout
 from .recorder import RunLog
-from .witness import Witness
 
 _SYSTEM = "You are careful with numbers. Answer each question with the number only."
 _INTEGER = re.compile(r"-?\d{1,100}")
@@ -50,9 +47,8 @@ class Arithmetic:
     many turns each has.  ``rerun`` is the consent declared to the server.
 
     An input is ``{"index": i}``, with ``"seed"`` for another seed, or the caller's own
-    question: ``{"question": str, "answer": int}``.  ``"key"`` (text) marks the input in
-    the log, and ``"duration_s"`` overrides the argument of that name.  A result
-    has ``reward``, ``completion`` (the messages after the system message),
+    question: ``{"question": str, "answer": int}``.  ``"duration_s"`` overrides the argument of
+    that name.  A result has ``reward``, ``completion`` (the messages after the system message),
     ``answer`` (the right one), ``usage`` and ``state`` with ``answers`` (the model's, None
     where it gave no number), ``turns``, ``question`` (the first).
 
@@ -78,7 +74,6 @@ class Arithmetic:
         self.duration_s = duration_s
         self.rerun = rerun
         self._log = RunLog(log_path) if log_path is not None else None
-        self._witness: Witness | None = None
 
     def inputs(self, n: int, seed: int) -> list[dict[str, int]]:
         """The first ``n`` inputs of ``seed``; past ``size`` they repeat."""
@@ -103,7 +98,7 @@ class Arithmetic:
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
         """Ask the model, score the answer, and return the conversation."""
-        with self._record(rollout):
+        with nullcontext() if self._log is None else self._log.record(rollout):
             await trio.sleep(self._duration_s_of(rollout.input))
             return await self._converse(rollout, self._task_of(rollout.input))
 
@@ -114,20 +109,6 @@ class Arithmetic:
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e9:
             raise ValueError(f"duration_s of an input must be a number >= 0, not {given!r}")
         return float(given)
-
-    def _record(self, rollout: Rollout) -> AbstractContextManager[None]:
-        """Log the start and the end, if there is a log."""
-        if self._log is None:
-            return nullcontext()
-        key = rollout.input.get("key") if isinstance(rollout.input, Mapping) else None
-        if not isinstance(key, str):
-            return self._log.record(rollout)
-        if self._witness is None:
-            self._witness = Witness(f"{self._log.path}.lives")
-        predecessor = self._witness.begin(key)
-        return self._log.record(
-            rollout, key=key, process=self._witness.process, predecessor=predecessor
-        )
 
     def _task_of(self, asked: Any) -> Task:
         if isinstance(asked, Mapping) and isinstance(asked.get("index"), int):
