@@ -55,7 +55,9 @@ _OF_DOOR: Final[Mapping[str, ProblemKind]] = {
     "not-acceptable": ProblemKind(
         406, "No form of the answer is acceptable", "Send an Accept that allows one."
     ),
-    "body-too-slow": ProblemKind(408, "The body did not come in time", "Send it again, faster.", True),
+    "body-too-slow": ProblemKind(
+        408, "The body did not come in time", "Send it again, faster.", again=True
+    ),
     "body-too-large": ProblemKind(
         413, "The body is too large",
         "Send less at once (large arrays take less as CBOR), or let the server take more: "
