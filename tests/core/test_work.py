@@ -33,7 +33,6 @@ from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import (
     AtRest,
-    ClientMessage,
     CloseAsked,
     Loaded,
     PoolOpened,
@@ -118,11 +117,6 @@ def read(bench: Bench, why: str = "") -> list[Told]:
     outcome = made()
     bench.works.loaded(0, () if why else outcome.frames, why)
     return bench.turn()
-
-
-def answer_after_a_death(bench: Bench, work: Work) -> list[Told]:
-    assert dies_with_consent(bench, work) == []
-    return bench.answer(work)
 
 
 OPEN = (S.HELD, S.WAITING, S.RUNNING)
@@ -244,13 +238,6 @@ def test_an_execution_that_ends_after_the_router_has_answered_changes_no_outcome
     assert bench.ask(2, name=NAME) == [(2, 0, "worker-lost")]
 
 
-def test_a_work_that_waits_to_run_again_has_its_outcome_retained_when_the_router_ends_it():
-    bench, work = bench_in(S.RUNNING)
-    assert work is not None
-    assert answer_after_a_death(bench, work) == LOST
-    assert work.state is S.COMPLETED
-
-
 def test_the_orphan_deadline_of_work_that_the_router_had_answered_ended_the_server():
     """It never ran, so its outcome was not retained; and its time ran on."""
     bench, work = bench_in(S.WAITING)
@@ -354,18 +341,6 @@ def test_g7_a_cancel_says_whether_it_may_have_run(
     assert len(pair.router.queue) == (others or 0)
 
 
-def test_a_limit_of_the_caller_is_his_alone():
-    pair = Keyed(ready=False)
-    pair.restart(proven=True)
-    pair.auto_hello = False
-    pair.call(limit_s=5.0)
-    session = pair.stranger()
-    pair.request(session)
-    pair.advance(10.0)
-    assert pair.failure().verdict is Verdict.MAY_HAVE_RUN  # for the stranger, it still may
-    assert len(pair.router.queue) == 1
-
-
 @pytest.mark.parametrize("is_ready", [False, True])
 def test_a_passed_deadline_ended_the_work_of_a_key_that_its_caller_asked_for_again(is_ready: bool):
     """Who waits for a moment and asks again under the key ran it each time anew."""
@@ -377,28 +352,6 @@ def test_a_passed_deadline_ended_the_work_of_a_key_that_its_caller_asked_for_aga
         assert pair.verdict_of(session) is Verdict.MAY_HAVE_RUN
     (work,) = pair.router.works.generations.values()
     assert (work.number, work.executions) == (0, is_ready)
-
-
-def test_work_that_nobody_asks_for_after_a_passed_deadline_ends_as_an_orphan():
-    pair, session = Keyed.with_stranger(ready=False)
-    limit_keys(pair, orphan_s=60.0)
-    pair.request(session, 0, deadline_s=5.0)
-    pair.advance(60.0)
-    assert len(pair.router.works.generations) == 1
-    pair.advance(10.0)
-    assert len(pair.router.works.generations) == 0
-
-
-def test_a_goodbye_leaves_and_a_lost_lease_goes_on_counting():
-    for goodbye in (True, False):
-        pair, session = Keyed.with_stranger(server={"lease_s": 20.0})
-        pair.request(session)
-        if goodbye:
-            pair.tell(messages.Goodbye(session), route=STRANGER)
-        else:
-            pair.advance(21.0)
-        assert session not in pair.router.sessions.known or not goodbye
-        assert generation(pair) is (WorkState.CLOSED if goodbye else WorkState.RUNNING)
 
 
 def test_g8_retention_ends_and_the_next_ask_is_new_work():
@@ -430,22 +383,6 @@ def test_g4_a_cancel_of_what_has_its_outcome_drops_nothing_and_says_so(tag: int 
     assert generation(pair) is WorkState.COMPLETED
     pair.request(session, 2)
     assert pair.heard().status == Status.RESULT
-
-
-@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
-def test_a_command_without_an_id_hits_nothing_when_its_request_is_sent_again(act: KeyAct):
-    pair, session = Keyed.with_stranger()
-    pair.call()
-    for _ in range(2):
-        pair.request(session, 0, b"", act=act)
-        if len(pair.runs) == 1:
-            pair.end()  # what was cancelled, or was to be forgotten
-        pair.call(body=b"other")
-    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    pair.request(session, 0, b"", act=act)
-    assert generation(pair, 0) is WorkState.CLOSED
-    assert generation(pair, 1) is WorkState.RUNNING
-    assert not pair.router.works.commands
 
 
 @pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
@@ -594,15 +531,6 @@ def test_g8_work_of_keys_has_its_share_of_the_queue():
     pair.request(session, 0, b"a" * 400, name=KeyName(b"n", b"a"))
     pair.request(session, 1, b"b" * 400, name=KeyName(b"n", b"b"))
     assert pair.heard().code == "key-queue-full"
-
-
-def test_work_of_a_namespace_takes_no_sessions_place():
-    pair = Keyed(server={"sessions": 2})
-    pair.submit(b"plain")
-    session = pair.stranger()
-    pair.ask(session, 5)
-    pair.request(session)
-    assert len(pair.runs) == 3
 
 
 def test_g7_a_cancel_of_a_key_that_was_never_seen_hits_nothing_that_comes_later():
@@ -797,23 +725,6 @@ def test_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room(
     assert (full is full_of_keys) == (not pair.client.calls.held)
 
 
-def test_asks_past_their_part_of_the_window_are_sent_when_others_have_left_it():
-    pair = full_window()
-    limit_keys(pair)
-    pair.advance(30.0)
-    while len(pair.answers) < 3 * WINDOW:
-        pair.end(pair.runs[len(pair.answers)])
-        pair.receive(pair.answers[-1].call)
-        pair.advance(1.0)
-    assert len(pair.runs) == 3 * WINDOW
-
-
-def test_a_window_of_one_takes_an_ask_for_a_key():
-    pair = Pair(server={"window": 1})
-    submit(pair, b"key")
-    assert len(pair.runs) == 1
-
-
 def test_an_ask_that_came_too_early_held_up_calls_without_keys():
     pair = Pair(workers=2)
     submit(pair, b"key")
@@ -868,14 +779,6 @@ def left(records: list[Record], **how: Any) -> AtDisk:
     other.give(AtRest([packed for one in done if (packed := packed_of(one))], other.now_s))
     other.open_pool()
     return other
-
-
-def test_what_nobody_waits_for_rests_and_takes_no_room():
-    pair = AtDisk.rested()
-    assert pair.resting.all.keys == 1
-    assert not pair.router.works.generations
-    assert not pair.router.works.open
-    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
 
 
 def vars_of(usage: Any) -> tuple[int, int, int]:
@@ -1003,18 +906,6 @@ def test_g7_what_rests_is_forgotten_by_name():
     assert not pair.resting.all.keys
     pair.request(session, 1, act=KeyAct.ATTACH)
     assert pair.heard().code == "unknown-key"
-
-
-def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
-    pair = AtDisk.rested()
-    pair.request(pair.stranger())
-    assert pair.loads == [0]
-    pair.advance(pair.server_limits.lease_s + pair.keys.orphan_s + 10.0)
-    assert generation(pair) is WorkState.ARCHIVED
-    pair.read()
-    pair.advance(1.0)
-    assert pair.resting.all.keys == 1
-    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
 
 
 def test_a_command_that_names_another_generation_leaves_one_that_is_read():
@@ -1517,16 +1408,6 @@ def test_a_statement_that_comes_twice_or_late_replays_nothing():
     for sync in (syncs[-1], syncs[-2], syncs[-1]):
         pair.tell(sync, route=CLIENT)
     assert outcomes_told(pair) == before
-
-
-def test_on_a_new_connection_it_is_replayed_at_once_and_only_once():
-    pair = with_an_outcome_lost()
-    pair.give_client(Disconnected(pair.now_s, "cut"))
-    pair.connect()
-    assert outcomes_told(pair) == 2
-    sync = next(message for message in reversed(pair.sent) if isinstance(message, Sync))
-    pair.router_takes(ClientMessage(CLIENT, (messages.encode(sync),), pair.now_s))
-    assert outcomes_told(pair) == 2
 
 
 # -- names, turns and commands of keys -------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import cbor2
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.journal import (
     Completed,
     Record,
@@ -96,12 +94,6 @@ def test_g8_a_dispatch_that_may_be_sent_again_holds_no_copy_of_its_state():
         assert piece is held
 
 
-def test_a_request_that_saves_nothing_is_dispatched_in_the_bytes_of_before():
-    dispatch = messages.Dispatch(identifier(1), 0, 4, "trainer")
-    fields = [80, None, identifier(1), 0, 4, "trainer"]
-    assert messages.encode(dispatch) == cbor2.dumps(fields)
-
-
 @pytest.mark.parametrize("lost", [messages.WorkerSave, messages.SaveAnswer])
 def test_g9_a_save_or_its_answer_that_was_lost_is_sent_again(lost: Any):
     pair = consenting()
@@ -138,16 +130,6 @@ def test_what_may_not_run_again_saves_in_vain_and_is_told_that_all_is_well():
     assert held_bytes(pair) == before
     pair.die()
     assert "states saved before: 1" in pair.failure().message
-
-
-def test_an_old_save_that_comes_late_does_not_replace_a_newer_one():
-    pair = consenting()
-    pair.save(b"one")
-    pair.save(b"two")
-    pair.from_worker(messages.WorkerSave(pair.session.id, 0, 0, 1), b"one")
-    pair.from_worker(messages.WorkerSave(pair.session.id, 0, 0, 2), b"another two")
-    pair.die()
-    assert saved(pair) == [None, b"two"]
 
 
 @pytest.mark.parametrize(
@@ -362,15 +344,6 @@ def test_a_state_of_one_generation_is_not_the_next_ones():
     assert saved(pair) == [None, None]
 
 
-def test_a_disk_that_cannot_save_holds_up_the_answer_until_it_can():
-    pair = Journaled.running(rerun=True)
-    pair.save(b"state")
-    fail(pair)
-    assert told(pair) == []
-    pair.disk()
-    assert told(pair) == [""]
-
-
 def test_g11_a_disk_that_has_failed_for_good_has_no_state_and_says_so():
     pair = Journaled.running(rerun=True)
     pair.save(b"one")
@@ -402,14 +375,6 @@ def test_a_worker_that_has_died_meanwhile_is_told_nothing():
     pair.disk()
     assert messages.SaveAnswer not in map(type, pair.to_workers)
     assert saved(pair) == [None, b"state"]
-
-
-def test_a_server_that_closes_goes_on_saving_for_what_runs():
-    pair = Journaled.running(rerun=True)
-    pair.close(ClosingStage.DRAINING)
-    pair.save(b"state")
-    pair.disk()
-    assert told(pair) == [""]
 
 
 # -- workers of hosts, with the next router ------------------------------------------
@@ -472,16 +437,6 @@ def test_g11_an_earlier_save_that_comes_to_the_next_router_replaces_nothing():
     assert other.to_workers[-1] == messages.SaveAnswer(0, 2, "")
 
 
-def test_a_worker_that_comes_back_with_its_end_leaves_its_state_to_the_next_execution():
-    pair = Journaled.running(rerun=True)
-    pair.save(b"one")
-    pair.disk()
-    other = back(pair, pair.records, Exited(FIRST, pair.now_s, "killed"))
-    other.advance(2.0)
-    other.disk()
-    assert saved(other) == [b"one"]
-
-
 def test_a_save_of_what_the_next_router_does_not_know_is_refused():
     pair = Journaled.running(rerun=True)
     other = back(pair, [])
@@ -508,11 +463,3 @@ def test_g11_saves_are_counted_anew_for_each_execution():
     assert (left.saved, left.last_save, left.saves) == (b"one", 1, 1)
     left = remains_of([*pair.records, Started(0, identifier(5), 0)]).generations[0]
     assert (left.saved, left.last_save, left.saves) == (b"one", 0, 1)
-
-
-def test_the_bytes_of_states_count_while_they_wait_for_the_disk():
-    pair = Journaled.running(rerun=True)
-    pair.save(b"state")
-    assert pair.router.journal.waiting_bytes == len(b"state")
-    pair.disk()
-    assert pair.router.journal.waiting_bytes == 0

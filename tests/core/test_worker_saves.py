@@ -27,17 +27,6 @@ def test_saves_of_a_dispatch_are_numbered_from_1_and_end_with_their_answers():
     assert hear(core, messages.SaveAnswer(0, 2, "why")) == [SaveEnded(0, "why")]
 
 
-def test_an_answer_to_another_save_ends_nothing():
-    core = worker()
-    dispatch(core, 0)
-    assert hear(core, messages.SaveAnswer(0, 1, "")) == []
-    core.take(SaveMade(0, b"one"))
-    assert hear(core, messages.SaveAnswer(0, 2, "")) == []
-    assert hear(core, messages.SaveAnswer(7, 1, "")) == []
-    assert hear(core, messages.SaveAnswer(0, 1, "")) == [SaveEnded(0, "")]
-    assert hear(core, messages.SaveAnswer(0, 1, "")) == []
-
-
 def test_an_unanswered_save_is_sent_again_once_a_later_beat_is_answered():
     core = worker()
     dispatch(core, 0)
