@@ -17,7 +17,6 @@ from trio_envserve.core.permits import SHOWN, PermitClaim, Permits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import Tick, WorkerBack
 from trio_envserve.core.stats import describe
-from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import RouterMessage
 
 from .helpers import FIRST, OTHER, Pair
@@ -65,47 +64,6 @@ class Machine:
 # -- limits ------------------------------------------------------------------------------
 
 
-def test_no_more_permits_are_held_than_the_limit_and_the_oldest_claim_comes_first():
-    machine = Machine()
-    machine.claims(*(claim(number, most=2) for number in range(5)))
-    assert machine.granted() == [0, 1]
-    assert machine.granted() == []
-    machine.permits.ended(machine.worker, Ranges([1]))
-    assert machine.granted() == [2]
-    machine.permits.ended(machine.worker, Ranges([0, 2, 3]))
-    assert machine.granted() == [4]
-
-
-def test_names_and_kinds_do_not_hold_up_each_other():
-    machine = Machine()
-    machine.claims(claim(0), claim(1, name="b"), claim(2, per_s=1.0), claim(3))
-    assert machine.granted() == [0, 1, 2]
-
-
-def test_where_limits_differ_the_smallest_that_is_held_or_waits_counts():
-    machine = Machine()
-    machine.claims(claim(0, most=4), claim(1, most=4), claim(2, most=2), claim(3, most=4))
-    assert machine.granted() == [0, 1]
-    machine.permits.ended(machine.worker, Ranges([0]))
-    assert machine.granted() == [2]
-    machine.permits.ended(machine.worker, Ranges([1]))
-    assert machine.granted() == [3]
-    machine.permits.ended(machine.worker, Ranges([2]))
-    machine.claims(claim(4, most=4), claim(5, most=4))
-    assert machine.granted() == [4, 5]
-
-
-def test_the_end_of_an_execution_gives_back_what_it_holds_and_forgets_what_it_waits_for():
-    machine = Machine()
-    first = machine.claims(claim(0), claim(1), claim(2, name="b"))
-    machine.claims(claim(3))
-    assert machine.granted() == [0, 2]
-    machine.permits.end(first)
-    assert machine.granted() == [3], "a claim of an execution that has ended gets no grant"
-    machine.permits.end(first)
-    assert not first.claims
-
-
 def test_a_name_that_nobody_claims_is_forgotten():
     """A permit's name that is made anew for each rollout takes no memory (G8)."""
     machine = Machine()
@@ -144,20 +102,6 @@ def test_no_second_has_more_grants_than_the_rate():
     assert len(at_s) == 200
     assert all(later - earlier > 0.999 for earlier, later in zip(at_s, at_s[7:], strict=False))
     assert at_s[-1] < 200 / 7.0 + machine.now_s - 40.0 + 1.0, "none is lost to a late tick"
-
-
-def test_a_rate_is_forgotten_when_another_grant_would_be_due():
-    machine = Machine()
-    machine.claims(claim(0, per_s=0.5), claim(1, per_s=0.5))
-    assert machine.granted() == [0]
-    machine.permits.ended(machine.worker, Ranges([1]))
-    assert machine.granted(1.0) == []
-    assert len(machine.permits.lines) == 1, "it has not been two seconds"
-    machine.claims(claim(2, per_s=0.5))
-    assert machine.granted(0.5) == []
-    assert machine.granted(0.4) == [2]
-    assert machine.granted(3.0) == []
-    assert machine.permits.lines == {}
 
 
 def test_names_of_rates_are_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -374,18 +318,6 @@ def test_a_permit_comes_back_with_the_report_of_its_execution(large: bool):
     assert granted(pair) == [1]
 
 
-def test_a_permit_of_a_cancelled_execution_comes_back_with_its_end_and_not_before():
-    pair = pair_of(2)
-    pair.claim(0, pair.runs[0])
-    pair.claim(1, pair.runs[1])
-    pair.cancel(0)
-    pair.beat()
-    pair.advance(1.0)
-    assert granted(pair) == [0], "its code may go on"
-    pair.end(pair.runs[0], status=Status.CANCELLED)
-    assert granted(pair) == [1]
-
-
 def test_a_permit_comes_back_with_the_proof_of_its_workers_death():
     pair = pair_of(2, workers=2, server={"worker_capacity": 1})
     assert [worker for worker, _ in pair.runs] == [FIRST, OTHER]
@@ -395,16 +327,6 @@ def test_a_permit_comes_back_with_the_proof_of_its_workers_death():
     pair.die(FIRST)
     pair.advance(1.0)
     assert pair.granted == [(FIRST, 0), (OTHER, 0)]
-
-
-def test_a_dead_workers_claim_that_waited_gets_no_grant():
-    pair = pair_of(2, workers=2, server={"worker_capacity": 1})
-    pair.claim(0, pair.runs[0])
-    pair.claim(0, pair.runs[1])
-    pair.die(OTHER)
-    pair.advance(1.0)
-    pair.give_back(0)
-    assert (pair.granted, pair.router.dispatches.permits.lines) == ([(FIRST, 0)], {})
 
 
 @pytest.mark.parametrize("kind", [Claim, ClaimsEnded, Granted], ids=lambda kind: kind.__name__)
@@ -501,15 +423,6 @@ def test_hostile_spans_of_claims_cost_nothing():
     assert granted(pair) == [0, 1]
 
 
-def test_a_worker_that_has_claimed_nothing_says_nothing_of_claims():
-    pair = pair_of(1)
-    sent = heard(pair)
-    pair.beat()
-    (beat, state) = (each for each in sent if isinstance(each, messages.Beat | messages.Statement))
-    assert beat == messages.Beat(1, [0, 1], {})
-    assert state == messages.Statement(1, 1, [0, 1], [])
-
-
 # -- a router that takes workers over ----------------------------------------------------
 
 
@@ -571,13 +484,6 @@ def test_a_worker_that_was_taken_over_and_dies_holds_up_nobody():
     assert not pair.router.dispatches.permits.unstated
 
 
-def test_a_worker_that_knows_no_permits_holds_up_nobody():
-    pair = pair_of(2)
-    taken_over(pair)
-    pair.from_worker(messages.Beat(7, [0, 2], {}))
-    assert not pair.router.dispatches.permits.unstated
-
-
 # -- what is said of them ----------------------------------------------------------------
 
 
@@ -600,10 +506,3 @@ def test_a_rate_is_not_shown_under_the_name_of_a_limit():
     machine.granted()
     machine.claims(claim(4, name="b", per_s=0.1))
     assert [each["name"] for each in machine.permits.records()] == ["a", "b"]
-
-
-def test_the_first_claim_of_a_number_counts():
-    pair = pair_of(1)
-    for most in (2, 1):
-        pair.from_worker(claim(3, most=most))
-    assert pair.router.dispatches.permits.records()[0]["limit"] == 2
