@@ -53,27 +53,8 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Membership, Status, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 
-from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last, starting
+from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, starting
 from .keyed import Journaled, told
-
-
-def test_a_host_that_does_not_hear_gets_no_work():
-    link = joined()
-    life = link.pool.lives[b"w0-1"]
-    assert link.pool.accepts(life)
-    for _ in range(11):
-        link.now_s += 1.0
-        link.host.beat(link.now_s)
-        link.host.worker_heartbeat(b"w0-1", Heartbeat())
-        link.carry()
-        while link.up:
-            link.take(link.hosts.message(b"r", link.up.popleft(), link.now_s))
-            link.said()
-        link.take(link.hosts.tick(link.now_s))
-    assert not link.pool.accepts(life)
-    assert not life.silent
-    link.second(2)
-    assert link.pool.accepts(life)
 
 
 def test_a_host_without_a_lease_that_never_beat_was_not_heard_of_for_nineteen_years():
@@ -102,20 +83,6 @@ def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
     link.settle()
     assert link.pool.accepts(link.pool.lives[b"w0-1"])
     assert link.pool.restarts == 0
-
-
-def test_what_is_over_changes_nothing():
-    link = joined()
-    membership = link.host.lease.membership
-    of_nobody = [Item(ItemKind.EXITED, b"nobody", (b"",))]
-    assert link.hosts.message(b"r", to_frames(membership, 0, of_nobody), link.now_s) == []
-    link.host.beat(link.now_s)
-    beat = last(link.host.out).frames
-    link.said()
-    assert link.hosts.message(b"r", beat, link.now_s + 1000) == []
-    assert not link.said(), "it is not answered"
-    link.take(link.hosts.tick(link.now_s + 1000))
-    assert link.hosts.message(b"r", beat, link.now_s + 1000) == []
 
 
 def test_a_host_leaves_by_draining():
@@ -268,23 +235,6 @@ def test_a_router_without_hosts_says_that_none_is_here():
     router = Router(epoch=EPOCH, slots=0, now_s=0.0, new_id=Link().ids)
     router.take(PoolOpened(set(), 0.0))
     assert router.status()["reason"] == "no host is here that may start workers"
-
-
-def test_a_second_host_with_its_id_is_refused_and_its_own_next_membership_is_not():
-    link = joined()
-    other = Host("a", 1, link.ids)
-    link.hosts.message(b"o", hello_of(other), link.now_s)
-    refusal = last(link.said())
-    assert refusal.route == b"o"
-    other.message(refusal.frames, link.now_s)
-    assert "another host has the name a" in last(other.out).text
-    assert not other.lease.over
-    again = Host("a", 1, link.ids, past=[link.host.lease.membership])
-    (ended,) = link.hosts.message(b"n", hello_of(again), link.now_s)
-    assert isinstance(ended, Exited)
-    assert ended.worker == b"w0-1"
-    link.said()
-    assert link.hosts.message(b"n", hello_of(link.host), link.now_s) == []
 
 
 def test_an_old_hello_is_not_answered():
@@ -662,23 +612,6 @@ def places(link: Link) -> list[int]:
     return sorted(link.places[worker] for worker in link.alive)
 
 
-def test_a_host_begins_with_its_least_and_has_more_as_there_is_work():
-    link = sized(1, 4)
-    assert places(link) == [0]
-    assert "host a: 1..4 workers" in link.logged
-    link.need = MUCH
-    link.second(2)
-    assert places(link) == [0, 1], "twice as many at most"
-    link.second(2)
-    assert places(link) == [0, 1], "those that start are waited for"
-    link.all_ready()
-    link.second(2)
-    assert places(link) == [0, 1, 2, 3]
-    link.all_ready()
-    link.second(5)
-    assert len(link.alive) == 4
-
-
 def test_what_is_not_needed_is_told_to_end_and_none_is_killed():
     link = sized(1, 3)
     link.need = MUCH
@@ -905,20 +838,6 @@ def test_what_the_router_before_had_begun_to_cancel_is_not_cancelled_for_others(
     assert error_records.decode(payload).verdict is Verdict.MAY_HAVE_RUN
 
 
-def test_what_is_lost_after_all_runs_again_by_consent():
-    first = Journaled.running(rerun=True)
-    other = Followed(first, rerun=True)
-    other.back(0, hello=messages.encode(messages.WorkerHello(2, 7, "env", True, 256)))
-    other.follow(HostsDead([BEFORE], other.now_s))
-    other.workers.clear()
-    other.auto_hello = True
-    other.give(Exited(WORKER, other.now_s, "its host is gone"))
-    other.advance(5.0)
-    other.disk()
-    assert [run.body for _, run in other.runs] == [b"body"]
-    assert other.router.works.generations[0].executions == 2
-
-
 @pytest.mark.parametrize("arrived", [True, False])
 def test_what_was_cancelled_meanwhile_is_stopped_if_it_had_arrived(arrived: bool):
     first = Journaled()
@@ -949,20 +868,6 @@ def test_what_is_no_hello_makes_no_worker():
     other = Followed(Journaled.running(), [])
     other.back(hello=messages.encode(messages.Beat(1, [], {})))
     assert WORKER not in other.router.workforce.workers
-
-
-def test_a_worker_without_a_place_ends_and_its_work_with_it():
-    first = Journaled.running()
-    other = Followed(first)
-    other.attach()
-    other.back(0, is_to_end=True)
-    assert other.router.pool.lives[WORKER].phase is Phase.ENDING
-    assert other.slots_of_host[0].life is None
-    other.give(Exited(WORKER, other.now_s, "killed"))
-    other.advance(5.0)
-    other.disk()
-    _, payload = told(other)
-    assert error_records.decode(payload).verdict is Verdict.MAY_HAVE_RUN
 
 
 def test_an_announced_outcome_is_announced_to_the_next_router_too(

@@ -115,11 +115,6 @@ def test_a_new_host_is_answered_once_it_is_recorded():
     assert (records(out), routes(out)) == ([], {b"r"})
 
 
-def test_hosts_that_come_together_are_recorded_together():
-    out = opened().come((b"r", hello()), (b"s", hello(THEIRS, "b")))
-    assert records(out) == [frozenset({OURS, THEIRS})]
-
-
 def test_a_host_that_comes_while_a_record_is_written_waits_for_the_next():
     hosted = opened()
     hosted.come((b"r", hello()))
@@ -141,16 +136,6 @@ def test_a_host_that_is_recorded_waited_for_the_records_of_others():
         assert routes(out) == {b"r"}
         assert hosted.router.hosts is not None
         assert not hosted.router.hosts.out
-
-
-def test_a_message_that_changes_nothing_waits_for_no_record():
-    hosted = opened()
-    hosted.come((b"r", hello()))
-    hosted.recorded()
-    out = hosted.come((b"r", beat()))
-    assert (records(out), routes(out)) == ([], {b"r"})
-    hosted.router.take(HostsTick(NOW_S))
-    assert records(hosted.router.take(TurnOver())) == []
 
 
 def test_a_host_that_could_not_be_recorded_gets_no_answer_and_others_do():
@@ -214,15 +199,6 @@ def test_a_host_of_an_earlier_server_hears_that_its_membership_is_over():
     assert not hosted.earlier.have_ended(NOW_S)
     hosted.come((b"r", hello(b"3" * 16, ended=(OURS, THEIRS))))
     assert hosted.earlier.have_ended(NOW_S)
-
-
-def test_hosts_of_an_earlier_server_come_back_to_one_with_its_journal():
-    wait = EpochWait(b"o" * 16, 60.0, frozenset({OURS}))
-    hosted = opened(wait)
-    out = hosted.router.take(HostsTick(NOW_S + 1.0)) + hosted.router.take(TurnOver())
-    assert records(out) == [], "it was recorded as hosts were welcomed"
-    assert hosted.earlier.waits == (wait,)
-    assert hosted.router.works.earlier_lives
 
 
 def test_an_epoch_whose_hosts_are_dead_is_recorded_no_more():

@@ -263,15 +263,6 @@ def test_a_membership_of_the_router_before_may_be_continued():
     assert lost.membership == T2
 
 
-def test_what_is_continued_is_counted_from_its_own_beats_after_that():
-    leases = followed()
-    leases.hello("a", T2, 1, (), 102.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
-    for number, at_s in enumerate((120.0, 140.0, 165.0, 189.0), 1):
-        assert leases.beat("a", T2, LeaseBeat(number, number - 1, OTHER), at_s)
-    assert leases.lost(189.0 + TERMS.wait_s - 0.1) == []
-    assert len(leases.lost(189.0 + TERMS.wait_s)) == 1
-
-
 def test_a_host_that_goes_on_keeps_its_deadline_and_nothing_else():
     lease = joined()
     lease.beat(100.0)
