@@ -80,17 +80,6 @@ def test_a_drain_that_is_over_says_that_it_did_not_drain():
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
 
 
-def test_a_second_call_shortens_a_drain_and_never_makes_it_longer():
-    pair = closing_pair()
-    pair.give(CloseAsked(pair.now_s))
-    pair.give(CloseAsked(pair.now_s, drain_s=1.0))
-    pair.give(CloseAsked(pair.now_s, drain_s=30.0))
-    pair.advance(1.1, step_s=0.1)
-    assert pair.router.closing.stage is ClosingStage.CANCELLING
-    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING, 30.0))  # too late for that
-    assert pair.router.closing.stage is ClosingStage.CANCELLING
-
-
 def test_a_server_that_was_stopped_meanwhile_gives_each_later_stage_its_time():
     pair = closing_pair()
     pair.give(CloseAsked(pair.now_s))
@@ -196,23 +185,3 @@ def test_client_with_an_outcome_to_fetch_is_waited_for_while_it_is_heard(silent:
     pair.advance(0.6, step_s=0.1)
     assert not pair.draining()
     assert pair.session.account.kept_count == 1  # not waited for is not forgotten: it may come back
-
-
-# -- the router that stops -------------------------------------------------------
-
-
-def test_stopping_answers_what_waits_and_lets_run_what_runs():
-    pair, session = Pair.with_stranger(server={"worker_capacity": 1})
-    pair.ask(session, 0)
-    pair.ask(session, 1)
-    pair.close()
-    pair.ask(session, 2)
-    outcomes = pair.mailed(messages.Outcome)
-    assert [m.sequence for m in outcomes] == [1, 2]
-    assert pair.router.status()["status"] == "stopping"
-    assert pair.draining()
-    pair.end()
-    assert len(pair.runs) == 1
-    assert pair.draining()  # nobody has the outcome yet
-    pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
-    assert not pair.draining()

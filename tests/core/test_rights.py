@@ -69,14 +69,6 @@ def refused_for(answers: list[Any]) -> str:
     return ""
 
 
-def test_without_keys_everybody_may_do_everything():
-    desk = Desk()
-    session = desk.session()
-    assert not refused_for(desk.ask(session))
-    assert not refused_for(desk.say(messages.Query(1, "keys", 0, b"")))
-    assert not refused_for(desk.ask(session, 1, OTHER))
-
-
 def test_a_peer_that_nobody_has_named_may_do_nothing():
     desk = Desk()
     desk.know("admin", OTHER)
@@ -209,14 +201,6 @@ def test_g8_ids_of_commands_of_any_length_were_remembered():
     assert (refused.code, refused.text) == ("malformed", "Request.tag is not tag")
     [done] = desk.ask_key(session, CANCEL, tag=bytes(64))
     assert done.status == 0
-
-
-def test_the_same_key_goes_on_with_its_session_on_another_connection():
-    desk = Desk()
-    desk.know("submit", name="one")
-    session = desk.session()
-    desk.know("submit", OTHER, "one")
-    assert desk.session(OTHER) == session
 
 
 def test_a_share_bounds_what_a_key_has_unfinished_in_all_of_its_sessions():

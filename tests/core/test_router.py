@@ -190,15 +190,6 @@ def keyed(body: bytes = b"body") -> CallKey:
     return CallKey(KeyAct.ASK, NAME, input_digest(body, None))
 
 
-@pytest.mark.parametrize("key", [None, keyed()], ids=["without a key", "with a key"])
-@pytest.mark.parametrize("span", [SPAN, None])
-def test_the_span_of_a_caller_reaches_the_worker(key: CallKey | None, span: str | None):
-    pair = Pair()
-    pair.submit(key=key, traceparent=span)
-    ((_, run),) = pair.runs
-    assert run.traceparent == span
-
-
 def test_g6_a_request_that_comes_again_with_another_span_is_the_same_request():
     pair, session = Pair.with_stranger()
     for span in (SPAN, OTHER_SPAN, None):
@@ -258,16 +249,6 @@ def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
     pair.ask(session)
     assert (pair.heard().code, pair.heard().delay_s) == ("finished", None)
     assert len(pair.runs) == 1
-
-
-@pytest.mark.parametrize(
-    "how", [{"allowance": 0}, {"body": b"x" * 101}, {"body": body_of_weight(101)}]
-)
-def test_what_can_never_be_taken_is_refused_for_good(how):
-    pair = Pair(wire={"message_bytes": 100})
-    pair.ask(pair.stranger(), **how)
-    assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
-    assert pair.runs == []
 
 
 def test_g8_a_cost_beyond_all_bounds_holds_up_nobody_else():
@@ -393,16 +374,6 @@ def test_g9_a_call_issued_again_waited_for_the_word_of_an_environment_that_is_br
     monkeypatch.setattr(type(pair.router.pool), "is_broken_for_good", lambda self: True)
     pair.advance(3.0)
     assert (pair.failure().code, pair.failure().verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
-
-
-def test_a_request_to_an_environment_that_is_broken_for_good_is_answered_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    pair = Pair(ready=False)
-    monkeypatch.setattr(pair.router.pool, "broken", "a traceback")
-    monkeypatch.setattr(type(pair.router.pool), "is_broken_for_good", lambda self: True)
-    pair.submit()
-    assert "a traceback" in pair.failure().message
 
 
 # -- failures that servers of this kind are known for ----------------------------
@@ -540,16 +511,6 @@ def runs(pair: Pair) -> Counter[bytes]:
     return Counter(worker for worker, _ in pair.runs)
 
 
-@pytest.mark.parametrize(("said", "option", "most"), [(8, 3, 3), (2, 3, 2), (8, None, 8)])
-def test_a_worker_has_no_more_than_its_server_lets_any(said: int, option: int | None, most: int):
-    pair = Pair(hello=False, workers=1, server={"worker_capacity": option})
-    get_ready(pair, b"w0-1", said)
-    pair.submit_many(10)
-    assert len(pair.runs) == most
-    stats = pair.router.stats()
-    assert stats["per_worker"][0]["capacity"] == stats["bounds"]["pending"] == most
-
-
 @given(
     capacities=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     option=st.none() | st.integers(1, 4),
@@ -592,16 +553,6 @@ def test_the_first_ready_worker_took_what_the_others_had_a_share_in():
     pair.advance(1.0)
     get_ready(pair, b"w1-1")
     assert runs(pair) == {b"w0-1": 10, b"w1-1": 10}
-
-
-def test_a_worker_that_starts_for_long_is_not_waited_for():
-    pair = Pair(hello=False, workers=2, server={"spread_s": 3.0})
-    pair.submit_many(20)
-    get_ready(pair, b"w0-1")
-    pair.advance(2.5)
-    assert runs(pair) == {b"w0-1": 10}
-    pair.advance(1.0)
-    assert runs(pair) == {b"w0-1": 20}
 
 
 @pytest.mark.parametrize("spread_s", [0.001, 5.0])
@@ -653,17 +604,6 @@ def say(pair: Pair, how: str) -> None:
 
 
 DELTA_AND_NOTE = pytest.mark.parametrize("how", ["delta", "note"])
-
-
-@DELTA_AND_NOTE
-def test_deltas_and_notes_go_to_the_newest_connection(how: str):
-    pair = Pair()
-    number = pair.submit()
-    pair.disconnect()
-    pair.connect()
-    say(pair, how)
-    told = PassDelta(number, 0, b"one") if how == "delta" else PassNote(number, b"one")
-    assert [*pair.says, *pair.notes] == [told]
 
 
 def test_what_comes_after_the_outcome_is_ignored():
@@ -849,21 +789,6 @@ def test_each_execution_ends_by_itself_or_at_the_smaller_limit(
     assert told == expected
 
 
-def test_the_limit_of_a_key_is_that_of_the_ask_that_opened_it():
-    pair = Keyed()
-    pair.call(execution_s=5.0)
-    pair.call(execution_s=50.0)
-    pair.call()
-    pair.beat()
-    pair.advance(6.0)
-    assert len(pair.answers) == 3
-    assert error(pair)[0] == "execution-limit"
-    other = Keyed.asked()
-    other.call(execution_s=5.0)
-    other.advance(50.0)
-    assert not other.answers
-
-
 # -- grace ------------------------------------------------------------------------------
 
 
@@ -922,27 +847,6 @@ def test_a_dispatch_that_was_lost_says_again_how_long_it_is_until_then():
     pair.beat()
     pair.settle()
     assert pair.runs[0][1].late_s == 40.0
-
-
-def test_a_request_that_comes_again_moves_no_deadline():
-    pair = Pair(server={"worker_capacity": 1})
-    pair.submit(b"first")
-    pair.submit(b"second", limit_s=65.0, grace_s=5.0)
-    request = pair.sent_of(messages.Request)[-1]
-    pair.advance(20.0)
-    pair.tell(request, b"second")
-    pair.end()
-    assert pair.runs[-1][1].late_s == 40.0
-
-
-def test_a_further_execution_has_what_is_left_until_the_deadline():
-    pair = Pair(rerun=True)
-    pair.submit(limit_s=65.0, execution_s=105.0, grace_s=5.0)
-    pair.advance(20.0)
-    pair.die()
-    pair.advance(20.0)
-    assert pair.runs[0][1].late_s == 60.0
-    assert 20.0 <= (pair.runs[1][1].late_s or 0.0) <= 40.0
 
 
 def test_the_grace_of_a_key_belongs_to_its_executions_and_not_to_the_waits():

@@ -14,9 +14,8 @@ from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_effects import TellStats
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.stats import line
-from trio_envserve.core.worker import BeatDue, EnvironmentReady
+from trio_envserve.core.worker import BeatDue
 from trio_envserve.core.worker_history import STATISTICS_MOST
-from trio_envserve.core.workforce import ENVIRONMENT_BYTES
 
 from .helpers import STRANGER, Pair
 
@@ -90,14 +89,6 @@ def test_a_worker_has_so_many_statistics_and_no_more():
     stats = pair.router.stats()
     assert sum(name.startswith("n") for name in stats["per_worker"][0]) == STATISTICS_MOST
     assert stats["bad_statistics"] == 1000 - STATISTICS_MOST
-
-
-def test_the_name_of_an_environment_is_short_wherever_it_is_said():
-    pair = Pair(hello=False, welcomed=False)
-    pair.work(b"w0-1", pair.workers[b"w0-1"].take(EnvironmentReady(1, "line\n" * 60_000, False)))
-    name = pair.router.status()["environment"]
-    assert name.startswith("line?line?")
-    assert len(name) <= ENVIRONMENT_BYTES
 
 
 def test_all_who_ask_in_one_turn_get_one_record():
