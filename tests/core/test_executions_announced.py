@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages, outcomes
-from trio_envserve.core.account import Accounts
-from trio_envserve.core.executions import Announcements
-from trio_envserve.core.limits import KIB, KeyLimits, ServerLimits
+from trio_envserve.core.limits import KIB
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker import OutcomeMade
 
-from .helpers import Pair, account_of, execution_on, identifier, worker_of
+from .helpers import Pair, identifier
 
 SIZE = 100 * KIB
 BOUND = 4 * SIZE + 2 * KIB
@@ -81,16 +79,6 @@ def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
     assert len(pair.mailed(messages.Outcome)) == 2
     pair.tell(messages.Finish(stranger, [0, 2]), route=b"stranger")
     assert len(pair.mailed(messages.Outcome)) == 4
-
-
-def test_the_largest_outcome_arrives_unless_the_bound_is_passed_already():
-    pair = pair_of(1, server={"kept_bytes": SIZE // 2})
-    pair.ask(pair.stranger())
-    end_all(pair)
-    assert len(pair.answers) == 1
-    assert not pair.mailed(messages.Outcome)
-    pair.receive(0)
-    assert len(pair.mailed(messages.Outcome)) == 1
 
 
 def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
@@ -253,23 +241,3 @@ def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair.router_takes(WorkerMessage((b"w0-1", *kept.message.frames), pair.now_s))
     assert len(pair.answers) == 3
     assert held(pair)[1] == 0
-
-
-def test_turns_go_on_where_they_ended():
-    limits = ServerLimits(kept_bytes=100, session_share=1.0)
-    announced, worker = Announcements(Accounts(limits, KeyLimits())), worker_of(capacity=9)
-    sessions = [account_of(number) for number in (1, 2)]
-    for session in sessions:
-        session.share = 1.0
-    for sequence in range(2):
-        for session in sessions:
-            execution = execution_on(worker, session, sequence)
-            worker.announce(execution, 30)
-            announced.add(execution)
-    granted = announced.grant()
-    assert [(e.session.id, e.sequence) for e in granted] == [
-        (identifier(1), 0), (identifier(2), 0), (identifier(1), 1),
-    ]  # fmt: skip
-    announced.remove(granted[0])
-    assert [(e.session.id, e.sequence) for e in announced.grant()] == [(identifier(2), 1)]
-    assert not announced

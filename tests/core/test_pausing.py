@@ -63,15 +63,6 @@ def test_one_is_tried_now_and_then_and_a_result_lets_all_go_on():
     assert runs(pair) == before + 4
 
 
-def test_the_result_of_what_ran_on_lets_it_go_on():
-    pair = Pair.asked(server=LIMITS)
-    first = pair.runs[-1]
-    fail(pair, 3)
-    assert why(pair)
-    pair.end(first)
-    assert why(pair) == ""
-
-
 @pytest.mark.parametrize("code", sorted(RAISED))
 def test_failures_count_by_their_fault(code: str):
     pair = Pair(server=LIMITS)
@@ -84,19 +75,6 @@ def test_failures_count_by_their_fault(code: str):
         assert why(pair) == ""
         fail(pair, 1)
         assert why(pair)
-
-
-def test_without_the_limit_nothing_pauses():
-    pair = Pair()
-    fail(pair, 50)
-    pair.die()
-    assert why(pair) == ""
-
-
-@pytest.mark.parametrize("most", [0, -1, 1.5])
-def test_a_limit_that_is_none_is_refused(most: float):
-    with pytest.raises(ValueError, match="pause_after_errors"):
-        Pair(server={"pause_after_errors": most})
 
 
 def test_what_is_cancelled_counts_neither_way():

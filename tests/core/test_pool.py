@@ -157,18 +157,6 @@ def test_g1_a_death_is_declared_only_when_reaped_and_what_it_sent_was_taken_in()
     assert pool.step(life, LifeInput.KILL, 4.0, "again") == []  # it is dead
 
 
-def test_a_replacement_starts_before_the_old_process_has_ended():
-    pool = pool_with()
-    old = ready(pool)
-    pool.step(old, LifeInput.RETIRE, 20.0, "recycled")
-    pool.step(old, LifeInput.DRAINED, 20.0, "recycled")
-    new = born(pool, 20.0)
-    assert new.id == b"w0-2"
-    assert new.incarnation != old.incarnation
-    assert pool.restarts == 1
-    assert {*pool.lives} == {old.id, new.id}
-
-
 def test_g9_silence_is_reported_then_killed_and_a_heartbeat_ends_the_suspicion():
     pool = pool_with()
     life = ready(pool)
@@ -403,20 +391,6 @@ def test_a_call_is_told_the_exception_that_broke_the_set_up(code: str, expected:
     pair.advance(0.1)
     assert expected in errors(pair)[call].message
     assert "words are missing" in errors(pair)[call].traceback
-
-
-def test_a_set_up_that_failed_is_tried_again_before_calls_end():
-    pair = opened(broken_after=2)
-    call = pair.submit()
-    fail_to_set_up(pair, b"w0-1", "broken")
-    pair.die(b"w0-1")
-    pair.settle()
-    assert not errors(pair)
-    pair.advance(1.0)
-    fail_to_set_up(pair, b"w0-2", "broken")
-    pair.die(b"w0-2")
-    pair.advance(0.1)
-    assert errors(pair)[call].code == "environment-broken"
 
 
 def test_what_was_ready_once_is_broken_for_good_only_after_the_longest_pause():

@@ -456,21 +456,6 @@ def test_it_gets_as_many_as_it_may_start_and_the_next_ones_go_to_its_replacement
     assert [worker for worker, _ in pair.runs] == [b"w0-1"] * 2 + [b"w0-2"] * 2 + [b"w0-3"]
 
 
-def test_so_for_those_that_must_run_alone():
-    pair = Pair(server={"recycle_executions": 1, "restart_pause_s": 0.1}, workers=2)
-    pair.submit_many(2, rerun=True)
-    for worker, _ in pair.runs:
-        del pair.workers[worker]
-        pair.give(Exited(worker, pair.now_s, "signal 9"))
-    for _ in range(20):
-        if len(pair.runs) < 3:
-            pair.advance(0.1)
-    pair.end()  # and no tick since it was dispatched
-    pair.advance(1.0)
-    workers = [worker for worker, _ in pair.runs]
-    assert len(workers) == len(set(workers)) == 4
-
-
 # -- a worker of a foreign version -----------------------------------------------
 # A worker that spoke another version was only counted, and looked as if it were
 # starting until ``start_s`` had passed.
@@ -590,15 +575,6 @@ def test_request_that_held_the_interpreter_of_a_lost_worker_is_the_only_one_told
     assert found[beside].code == "worker-lost"
     for error in found.values():
         assert "line 7, in hang)" in error.message, error.message
-
-
-def test_request_that_has_let_the_interpreter_go_is_not_to_blame():
-    pair = Pair(heartbeats=True)
-    number = pair.submit(rerun=False)
-    holder(pair, number)
-    pair.give(HeartbeatReceived(WORKER, pair.now_s, 0.0, 0, ""))
-    pair.die(WORKER)
-    assert pair.failure(number).code == "worker-lost"
 
 
 def test_holder_in_a_worker_that_nobody_knows_is_ignored():
