@@ -371,14 +371,6 @@ def test_who_does_not_fetch_gets_no_further_one():
     assert len(pair.runs) == BOUND + 1
 
 
-def test_a_suspect_of_who_fetches_goes_too():
-    pair = at_the_bound(restart_pause_s=0.1, restart_pause_max_s=0.1)
-    pair.submit(rerun=True)
-    pair.die()
-    pair.advance(1.0)
-    assert [run.client for _, run in pair.runs[BOUND:]] == ["test", "test"]
-
-
 def test_no_worker_is_reserved_for_a_suspect_that_may_not_run():
     """It drained for one and then stood idle, while others could have used it."""
     suspect = work_of(1, rerun=True, allowance=3, suspicion=(b"w0-0", 1))

@@ -227,17 +227,6 @@ def test_what_waited_for_a_record_goes_on_when_it_is_saved_after_all():
     assert len(pair.runs) == 1
 
 
-def test_nothing_is_started_while_nothing_can_be_saved():
-    pair = Journaled.asked()
-    pair.disk(1)
-    pair.die(pair.spawns[0].worker)
-    pair.call(name=KeyName(b"default", b"second"))
-    fail(pair)
-    started = [record for record in pair.records if isinstance(record, Started)]
-    pair.advance(5.0)
-    assert [record for record in pair.records if isinstance(record, Started)] == started
-
-
 def test_g9_what_waited_for_a_record_that_never_will_be_safe_may_have_run():
     pair = Journaled()
     pair.call()  # its start is not safe
@@ -359,20 +348,6 @@ def test_who_had_asked_counts_until_the_orphan_deadline():
     other.advance(21.0)
     assert other.cancels
     assert other.records[-1] == Closed(0)
-
-
-def test_what_is_forgotten_before_it_could_go_on_is_not_entered():
-    first = Journaled.asked()
-    records = first.records
-    other = Journaled(ready=False)
-    other.auto_hello = True
-    other.give(Restored(records, other.now_s))  # a worker is to say first what it consents to
-    other.settle()
-    other.request(other.stranger(), act=KeyAct.FORGET, tag=other.ids())
-    other.give(PoolOpened((), other.now_s))
-    other.disk()
-    assert not other.runs
-    assert not other.router.works.generations
 
 
 def test_much_that_waited_goes_on_in_portions():
@@ -633,24 +608,6 @@ def test_g11_a_cancel_was_confirmed_before_what_it_had_ended_was_safe():
     assert mail_of(pair) == []
     pair.disk()
     assert mail_of(pair) == [messages.Cancelled(session, 0, False)]
-
-
-def test_a_cancel_that_ends_nothing_does_not_wait_for_the_disk():
-    pair, session = Journaled.with_stranger(ready=False)
-    pair.request(session, 0)
-    pair.request(session, 1)
-    pair.tell(messages.Cancel(session, 0), route=STRANGER)
-    assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
-
-
-def test_a_cancel_of_what_is_over_waits_for_the_end_of_that():
-    pair, session = Journaled.with_stranger(ready=False)
-    pair.request(session)
-    pair.about(KeyAct.CANCEL)
-    pair.tell(messages.Cancel(session, 0), route=STRANGER)
-    assert mail_of(pair) == []
-    pair.disk()
-    assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
 
 
 def test_a_cancel_is_confirmed_to_nobody_whose_session_is_gone():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import cbor2
-
 from trio_envserve.core import key_pages, messages
 from trio_envserve.core.key_pages import KeyPages
-from trio_envserve.core.key_records import KeyAct, KeyName
+from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.router_effects import ToClient
 
 from .bench import NAME, Bench, made
-from .helpers import STRANGER, Pair
 
 MANY = KeyLimits(generations=100_000, namespace_share=1.0, namespaces=10)
 QUEUE: dict[str, Any] = {"queue": 100_000, "window": 100_000, "session_share": 1.0}
@@ -88,25 +84,6 @@ def test_what_nobody_waits_for_says_how_long_it_is_kept():
     assert retained["size_bytes"] == NAME.size_bytes + made().size_bytes
 
 
-def test_what_is_cancelled_and_still_ends_is_shown():
-    bench = Bench()
-    pages = Pages(bench)
-    bench.ask(1, name=NAME)
-    bench.dispatch(bench.work())
-    bench.command(3, KeyAct.CANCEL, 0)
-    bench.ask(2, name=NAME)
-    states = [(each["generation"], each["state"]) for each in pages.page()["keys"]]
-    assert states == [(0, "closed"), (1, "held")]
-
-
-def test_all_keys_of_a_namespace_are_on_some_page_once():
-    pages = Pages(many(5001, (b"a", b"b", b"default")))
-    assert pages.all(b"") == [b"%05d" % number for number in range(5001)]
-    assert pages.all(b"b") == [b"%05d" % number for number in range(1, 5001, 3)]
-    assert pages.all(b"c") == []
-    assert (pages.page(b"a")["generations"], pages.page(b"")["generations"]) == (1667, 5001)
-
-
 def test_a_page_ends_after_so_many_keys_and_so_many_bytes():
     """So it fits into the smallest frame that a peer takes."""
     fullest = Pages(many(500, (b"n" * 64,), size=17)).page(b"n" * 64)
@@ -123,11 +100,6 @@ def test_a_name_larger_than_a_page_is_alone_on_one():
     for number in range(2):
         bench.ask(1, number, name=KeyName(b"a", b"%d" % number * 10_000))
     assert [len(name) for name in Pages(bench).all(b"a")] == [10_000, 10_000]
-
-
-def test_a_page_looks_at_so_many_generations_of_other_namespaces():
-    page = Pages(many(3 * key_pages.PAGE_LOOKED_AT, (b"other",))).page()
-    assert (page["keys"], page["next"]) == ([], key_pages.PAGE_LOOKED_AT)
 
 
 def test_the_questions_of_one_turn_look_at_so_many_together():
@@ -154,13 +126,3 @@ def test_what_was_opened_and_dropped_since_the_last_page_is_known():
     bench.finish(4)
     bench.ask(2, name=NAME)
     assert pages.all() == [b"00000", b"key"]
-
-
-def test_whoever_asks_gets_a_page_without_a_session():
-    (effect,) = Pair().question(messages.Query(7, "keys", 0, b"default"))
-    assert isinstance(effect, ToClient)
-    assert effect.route == STRANGER
-    header, body = effect.frames
-    assert messages.decode(bytes(header), most_bytes=100) == messages.QueryAnswer(7)
-    nothing: dict[str, Any] = {"keys": [], "next": None, "generations": 0, "size_bytes": 0}
-    assert cbor2.loads(bytes(body)) == nothing
