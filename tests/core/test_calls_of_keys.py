@@ -234,29 +234,6 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
     assert len(pair.router.works.open) == 1
 
 
-def test_a_client_that_is_closed_leaves_before_it_says_goodbye():
-    pair = cut_off()
-    with pair.losing(messages.Request):
-        pair.connect()
-    pair.close_client()
-    assert isinstance(pair.sent[-1], messages.Goodbye)
-    assert asked_to_leave(pair) == [b"key"]
-    assert not pair.client.calls.live
-    assert not pair.router.works.open
-
-
-def test_a_call_that_is_to_leave_and_finds_no_server_ends_in_silence():
-    pair = cut_off()
-    pair.cancel(0)
-    pair.lose = lambda message: isinstance(message, messages.Welcome)
-    pair.connect()
-    assert list(pair.client.calls.live) == [0]
-    pair.disconnect()
-    pair.advance(2000.0, step_s=10.0)
-    assert not pair.client.calls.live
-    assert not pair.answers
-
-
 def test_what_the_server_has_heard_of_is_left_no_more_when_the_session_is_lost_later():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)

@@ -77,12 +77,3 @@ def test_g8_calls_that_are_not_due_let_their_numbers_grow():
     for _ in range(1000):
         assert held.turn() == []
     assert held.calls.held.lines[b"full"].burst == BURST
-
-
-def test_nothing_is_known_of_namespaces_of_which_nothing_is_held():
-    held = Held()
-    for number in range(10):
-        held.add(b"%d" % number)
-    held.turn(*(b"%d" % number for number in range(10)))
-    assert held.turn() == []
-    assert not held.calls.held.lines

@@ -68,21 +68,6 @@ def test_acknowledgements_wait_a_moment_for_company():
     assert pair.client.wake_at_s() > pair.now_s
 
 
-def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
-    pair = Pair()
-    pair.give_client(ClientTick(pair.now_s))
-    for _ in range(2):
-        call = pair.submit()
-        pair.end((b"w0-1", pair.runs[call][1]))
-        pair.give_client(OutcomeReceived(call, pair.now_s))
-        pair.submit()
-    assert "Finish" not in kinds(pair.sent)
-    pair.now_s += 0.011  # half of the time after which they would go alone
-    pair.sent.clear()
-    pair.submit()
-    assert kinds(pair.sent) == ["Finish", "Request"]
-
-
 def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
     pair = Pair(server={"window": 1})
     first, second = pair.submit(), pair.submit()
@@ -165,13 +150,6 @@ def test_a_stopping_error_of_something_that_ran_is_an_answer():
 
 
 # -- refused as malformed ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [cls for cls in messages.KINDS if cls is not messages.Error])
-@pytest.mark.parametrize("how", ["{0} with 5 fields, not 6", "{0}.digest is not bytes", "kind"])
-def test_the_text_of_a_refusal_says_which_message_it_is_about(kind: Any, how: str):
-    text = f"unknown kind {messages.KINDS[kind]}" if how == "kind" else how.format(kind.__name__)
-    assert messages.refused_class(text) is kind
 
 
 @pytest.mark.parametrize("text", ["", "header of 9 bytes, 8 allowed", "what?", "unknown kind 99"])

@@ -50,16 +50,6 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
     assert len(pair.router.sessions.known) == 1
 
 
-def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
-    pair = Pair(welcomed=False)
-    pair.lose = lambda message: isinstance(message, messages.Welcome)
-    pair.connect()
-    pair.close_client()
-    hello = next(each for each in pair.sent if isinstance(each, messages.Hello))
-    assert pair.sent[-1] == messages.Goodbye(hello.nonce)
-    assert not pair.router.sessions.known
-
-
 def asks_later(pair: Pair) -> None:
     pair.advance(4.5, step_s=STEP_S)
     pair.submit()
@@ -111,12 +101,6 @@ def test_pings_are_rare_while_nothing_is_pending_and_the_server_serves(opened, h
     pair = opened()
     happens(pair)
     assert sorted({*syncs_at(pair, 10.0)}) == expected  # of two sessions at the same moments
-
-
-@pytest.mark.parametrize(("ping_s", "idle_ping_s"), [(1.0, 1.0), (2.0, 0.5)])
-def test_an_idle_client_never_pings_more_often_than_others(ping_s, idle_ping_s):
-    pair = Pair(client={"ping_s": ping_s, "idle_ping_s": idle_ping_s})
-    assert syncs_at(pair, 20.0) == [ping_s * n for n in range(1, 1 + round(20 / ping_s))]
 
 
 def test_g9_what_an_idle_client_asks_is_asked_again_within_a_ping():
@@ -237,14 +221,6 @@ def test_g9_a_welcome_of_the_server_before_had_calls_sent_in_a_session_that_was_
     pair.connect()
     pair.lose = lambda message: isinstance(message, messages.Sync)
     assert_asked_only_once_it_knows(pair, welcome)
-
-
-def test_what_is_asked_before_there_is_a_connection_is_sent_with_the_welcome():
-    pair = Pair(welcomed=False)
-    pair.give_client(ClientTick(pair.now_s))  # it would say hello, if anybody heard it
-    pair.submit()
-    pair.connect()
-    assert len(pair.runs) == 1
 
 
 def test_g9_a_refusal_of_the_server_before_refused_all_calls_of_a_session():
