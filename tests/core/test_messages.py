@@ -157,20 +157,17 @@ def test_arbitrary_bytes_are_a_message_or_a_protocol_error(header):
 
 
 @pytest.mark.parametrize(
-    ("version", "shown"),
+    ("kind", "version", "shown"),
     [
-        (1, "1"), (0, "0"), ("1", r"\?"), (-1, r"\?"),
-        pytest.param(10**6000, r"\?", id="too long to be shown"),
+        (messages.Hello, [1], "1"), (messages.Hello, [0], "0"), (messages.Hello, ["1"], r"\?"),
+        (messages.Hello, [-1], r"\?"), (messages.Hello, [], r"\?"),
+        (messages.WorkerHello, [1], "1"),
+        pytest.param(messages.Hello, [10**6000], r"\?", id="too long to be shown"),
     ],
 )  # fmt: skip
-def test_a_hello_of_another_version_is_foreign_whatever_else_it_holds(version, shown):
+def test_a_hello_of_another_version_is_foreign_whatever_else_it_holds(kind, version, shown):
     with pytest.raises(ForeignVersion, match=f"version {shown} is not spoken, 2 is"):
-        decode(array(KINDS[messages.Hello], version, "new", "fields"))
-
-
-def test_a_hello_without_a_version_is_foreign():
-    with pytest.raises(ForeignVersion):
-        decode(array(KINDS[messages.Hello]))
+        decode(array(KINDS[kind], *version, *(["new", "fields"] if version else [])))
 
 
 def test_kinds_are_unique_and_every_message_has_one():
@@ -292,21 +289,6 @@ def test_what_is_no_batch_is_refused_whole_with_the_reason(header, blob, why):
         messages.read((array(*header), blob), most_bytes=MOST)
 
 
-def test_frames_are_as_many_as_the_kind_has():
-    for frames in ((), (messages.encode(request()),), (messages.encode(messages.QueryAnswer(1)),)):
-        with pytest.raises(ProtocolError, match=r"no frames|with 1 frames"):
-            messages.read(frames, most_bytes=MOST)
-    with pytest.raises(ProtocolError, match="Query with 2 frames"):
-        messages.read((messages.encode(messages.Query(1, "statistics")), b"body"), most_bytes=MOST)
-
-
-def test_a_small_bound_of_headers_is_no_bound_of_batches():
-    (frames,) = messages.in_batches([(request(n), b"") for n in range(messages.BATCH_ROWS)])
-    assert len(messages.read(frames, most_bytes=20)) == messages.BATCH_ROWS
-    with pytest.raises(ProtocolError, match="header of"):
-        messages.read((bytes(BATCH_BYTES + 1),), most_bytes=20)
-
-
 def test_a_body_does_not_hold_those_of_its_batch():
     blob = memoryview(bytes(4 * 1000))
     header = array(1, [1000] * 4, b"s" * 16, [0, 1, 2, 3], b"d" * 16, None, 1, None, None)
@@ -363,16 +345,6 @@ def test_a_kind_too_long_to_be_printed_crashed_its_reader():
     pair = Pair()
     pair.give(ClientMessage(STRANGER, (cbor2.dumps([10**6000]),), pair.now_s))
     assert pair.router.malformed == 1
-
-
-def test_a_record_with_keys_that_are_not_text_broke_the_statistics():
-    with pytest.raises(ProtocolError):
-        messages.decode(messages.encode(messages.Beat(1, [], {1: 2})), most_bytes=HEADER_BYTES)  # type: ignore[dict-item]
-
-
-def test_a_worker_of_another_version_is_foreign():
-    with pytest.raises(messages.ForeignVersion):
-        decode(cbor2.dumps((64, 1, "new", "fields")))
 
 
 # -- bytes that follow a header --------------------------------------------------
