@@ -126,6 +126,27 @@ USAGE: dict[str, dict[str, str]] = {
         "arithmetic --model http://u:p@x/v1": "must not have a user or password",
         "arithmetic --endpoints none.toml": "none.toml does not exist",
         f"arithmetic --endpoints endpoints.toml --address {NOWHERE}": "`serve`",
+        "birds.py:Judged": "no model has the role 'judge' (known: mine): name one in the request",
+        "birds.py:Judged --role judge=orcale": "the role 'judge': unknown model endpoint 'orcale'",
+        "birds.py:Judged --role jugde=oracle": "did you mean 'judge'",
+        "birds.py:Judged --role judge": "--role takes ROLE=MODEL, such as judge=big, not 'judge'",
+        "birds.py:Judged --role =oracle": "--role takes ROLE=MODEL",
+        "birds.py:Judged --role judge=127.0.0.1:9/v1": "did you mean 'http://127.0.0.1:9/v1'",
+    },
+    "rescore": {
+        "nosuch.jsonl birds.py:Birds": "nosuch.jsonl: there is no such file of results",
+        "empty.jsonl birds.py:Birds": "empty.jsonl has no results",
+        "bad.jsonl birds.py:Birds": "bad.jsonl, line 2: this is no result",
+        "r.jsonl birds.py:Brids": "did you mean 'Birds'",
+        "r.jsonl birds.py:Plain": "birds cannot score stored results: write a method rescore",
+        "r.jsonl birds.py:Birds --output r.jsonl": "would write to the file that is",
+        "r.jsonl birds.py:Birds --output link.jsonl": "would write to the file that is",
+        "r.jsonl birds.py:Birds --role judge": "--role takes ROLE=MODEL, such as judge=",
+        "r.jsonl birds.py:Birds --role judge=orcale": "the role 'judge': unknown model ",
+        "r.jsonl birds.py:Birds --role a=oracle --role a=random": "two models for",
+        "r.jsonl birds.py:Judged": "no model has the role 'judge' (known: mine): name one in",
+        "r.jsonl birds.py:Judged --role jugde=oracle": "did you mean 'judge'",
+        "r.jsonl birds.py:Birds --retry-errors": "give --output",
     },
     "show": {
         "nosuch.jsonl": "No such file",
@@ -253,6 +274,11 @@ OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
         "r.jsonl -o /proc/r.html": (5, "/proc/r.html: No such file"),
     },
     "validate": {"arithmetic --arg sice=1": (3, "did you mean 'size'")},
+    "eval": {"birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for")},
+    "rescore": {
+        "r.jsonl birds.py:Others": (3, "r.jsonl has rollouts of birds, and birds.py:Others is oth"),
+        "r.jsonl birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
+    },
     "journal": {
         "nowhere ls": (3, "there is no"),
         "folder check": (3, "there is no"),
@@ -264,6 +290,21 @@ OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
     },
     "conform": {f"{NOWHERE} --wait-s 0.2": (3, f"no server to judge at {NOWHERE}")},
 }
+BIRDS = """
+class Plain:
+    name = "birds"
+    def inputs(self, n, seed): return [{"q": seed + i} for i in range(n)]
+    async def run_rollout(self, rollout): open("ran", "w")
+
+class Birds(Plain):
+    async def rescore(self, rollout, value): open("ran", "w")
+
+class Judged(Birds):
+    model_roles = ["judge"]
+
+class Others(Birds):
+    name = "others"
+"""
 CASES = [
     *((f"{verb} {words}", 2, why) for verb, rows in USAGE.items() for words, why in rows.items()),
     *((f"{verb} {words}", code, why)
@@ -281,13 +322,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written(folder / "cut.jsonl", [], rest='{"index": 0')
     for name, text in {
         "file": "text\n", "object.json": "{}", "bad.parquet": "nonsense", "empty.jsonl": "",
-        "mine.py": "mine", "mine.jsonl": "mine", "test_tested.py": "mine",
+        "mine.py": "mine", "mine.jsonl": "mine", "test_tested.py": "mine", "birds.py": BIRDS,
         "wrong.toml": "wrokers = 2", "door.toml": "[http]\nbidn = 1",
         "drain.toml": "[serve]\ndrian_s = 1",
         "endpoints.toml": '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n',
     }.items():  # fmt: skip
         (folder / name).write_text(text)
     (folder / "test_no_folder.py").symlink_to("/no/such/folder/file")
+    (folder / "link.jsonl").symlink_to("r.jsonl")
     (folder / "folder").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

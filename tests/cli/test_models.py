@@ -84,27 +84,3 @@ async def test_validate_takes_the_model_of_a_role(tmp_path: Path):
     without = await run(tmp_path, *asked)
     assert not without.last["ok"]
     assert "no model has the role 'judge'" in without.out
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("asked", "code", "told"),
-    [
-        ((), 2, "no model has the role 'judge': name one in the request"),
-        (("--role", "judge=orcale"), 2, "the role 'judge': unknown model endpoint 'orcale'; did"),
-        (("--role", "jugde=oracle"), 2, "asks no model in the role 'jugde'; did you mean 'judge'"),
-        (("--role", "judge"), 2, "--role takes ROLE=MODEL, such as judge=big, not 'judge'"),
-        (("--role", "=oracle"), 2, "--role takes ROLE=MODEL"),
-        (("--role", "judge=http://127.0.0.1:9/v1"), NOT_STARTED, "did not answer: ConnectError"),
-        (("--role", "judge=127.0.0.1:9/v1"), 2, "did you mean 'http://127.0.0.1:9/v1'"),
-    ],
-)
-async def test_a_wrong_role_asked_the_policy_first(
-    asked: tuple[str, ...], code: int, told: str, tmp_path: Path
-):
-    (tmp_path / "judged.py").write_text(JUDGED)
-    given = ("eval", "judged.py:Judged", "-n", "3", "--workers", "0", *asked)
-    ran = await run(tmp_path, *given)
-    assert (ran.code, told in ran.err) == (code, True), ran.err
-    assert "done, " not in ran.err
-    ran.check_no_traceback()
