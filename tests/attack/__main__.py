@@ -13,8 +13,7 @@ from tests.rig.rig import Rig, Scenario, main
 
 from .attacks import ATTACKS, HELD
 from .judge import FINDINGS, judge
-from .plan import Plan, make_plan
-from .run import Siege
+from .run import Plan, Siege, make_plan
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.attack.attacks import ATTACKS, HELD
 from tests.attack.judge import FINDINGS
-from tests.attack.plan import STAGES, make_plan
+from tests.attack.run import STAGES, make_plan
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.doors.verifiers import VerifiersLimits
 

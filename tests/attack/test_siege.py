@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from tests.attack.enemy import burn
-from tests.attack.plan import make_plan
-from tests.attack.run import Siege, VictimLost
+from tests.attack.run import Siege, VictimLost, make_plan
 from tests.cli.commands import Finished, check_nothing_left, command
 from tests.rig.rig import EVENTS, Rig
 from trio_envserve.core.errors import ServerStartError

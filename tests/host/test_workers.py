@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import subprocess
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,21 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.real.support import PATIENCE_S, open_calls, until
 from tests.real.support import open_server as open_real_server
 from trio_envserve import ServerLimits, ServerStartError, WireLimits, open_client, open_server
 from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.processes import start_process
-from trio_envserve.host.workers import ProcessWorkers
+from trio_envserve.host.workers import (
+    HEADER_BYTES_AT_ONCE,
+    MESSAGES_AT_ONCE,
+    ProcessWorkers,
+    _portion,
+)
+from trio_envserve.net import Frame
 from trio_envserve.net.shared import HALF_BYTES, make_memory
 
 pytestmark = pytest.mark.real
@@ -244,3 +253,41 @@ async def test_large_bodies_go_through_the_memory_and_small_ones_do_not(tmp_path
             large = bytes(range(256)) * 4096 * 4
             assert await client.run_rollout(large) == large
             assert 2 * len(large) <= touched_kib(worker.pid) * 1024 < 2 * HALF_BYTES
+
+
+# -- turns ---------------------------------------------------------------------------
+# A rollout flooded the server with the longest beats that a worker may send, of 20,000 numbers: 64
+# of them held its loop for 0.2 s, and each call of everybody took a second.
+
+
+NAME, LIFE = b"w0-1", b"i" * 16
+
+
+@pytest.mark.parametrize(
+    ("frames", "heard"),
+    [
+        ([NAME, LIFE, bytes(60_000)], 3),
+        ([NAME, LIFE, bytes(HEADER_BYTES_AT_ONCE * 9)], 1),
+        ([NAME, LIFE, bytes(50)], MESSAGES_AT_ONCE),
+        (
+            [NAME, LIFE, b"client", bytes(50), bytes(1 << 20)],
+            MESSAGES_AT_ONCE,
+        ),  # the body is opaque
+    ],
+    ids=["long headers", "one that is too long", "short headers", "large bodies"],
+)
+def test_long_headers_of_a_worker_held_the_loop_of_the_server(frames: list[bytes], heard: int):
+    messages = deque[list[Frame]]([[*frames]] * 100)
+    assert len(_portion(messages)) == heard
+    assert len(messages) == 100 - heard
+
+
+@given(st.lists(st.lists(st.integers(0, 1 << 17).map(bytes), min_size=1, max_size=5)))
+def test_all_messages_are_heard_in_their_order(messages: list[list[bytes]]):
+    heard: list[list[Frame]] = []
+    waiting = deque[list[Frame]](list(each) for each in messages)
+    while waiting:
+        portion = _portion(waiting)
+        assert portion
+        heard += portion
+    assert heard == messages

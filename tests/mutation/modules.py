@@ -94,7 +94,7 @@ SHELLS = {
         "tests/client/test_running.py",
         "tests/worker/test_stacks.py",
         "tests/client/test_shell_large_values.py",
-        "tests/client/test_driver_spans.py",
+        "tests/client/test_driver.py",
     ),
     "client.options": ("tests/client/test_options.py",),
     "client.outcome": CLIENT,

@@ -6,30 +6,258 @@ there is no problem.  As root the hosts have network namespaces, else there are 
 
 The faults begin one after the other and overlap, so that for a time no host is right.  One that
 falls asleep has all of its processes stopped, guard and workers too, and reads the clocks of a
-machine that has slept (:mod:`.asleep`, where there is a C compiler).  The clock of its lease goes
-on meanwhile, as CLOCK_BOOTTIME does while a machine sleeps, and so does the timer of its guard.
+machine that has slept (where there is a C compiler).  The clock of its lease goes on meanwhile,
+as CLOCK_BOOTTIME does while a machine sleeps, and so does the timer of its guard.
 With ``--boottime stands`` they do not: then the judge must find that what it ran before runs on
 beside what was started again.  A half of the calls consents to further executions.
 
 A fault lasts at least as long as is asked for, and until the router has lost the host.
+
+Theory of operation
+-------------------
+As root on Linux each host has a network namespace of its own, and a pair of virtual
+interfaces leads to the router.  A route into nothing (``blackhole``) cuts one direction: the
+packets vanish, and nobody is told.  Elsewhere there is a fault proxy for each host, which passes
+nothing on while that direction is cut.
+
+Whoever stops all processes of a machine has stopped what runs on it, and not its clocks:
+CLOCK_MONOTONIC, which stands still while a machine sleeps, goes on.  So what counts a lease by
+the wrong clock would seem right.  A library that is loaded before libc (``asleep.c``) takes
+the time of the sleep off that clock.  CLOCK_BOOTTIME goes on, and so do the kernel's timers on
+it, as on a machine that sleeps.  It is built here, by the machine's C compiler.
 """
 
 from __future__ import annotations
 
 import argparse
+import enum
+import mmap
+import os
 import random
+import shutil
+import signal
+import struct
+import subprocess
 import sys
-from contextlib import AsyncExitStack
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol, Self, final
 
 import trio
 
-from tests.rig.asleep import Asleep, Boottime, SleepingMachine, may_build
+from tests.proc import children
 from tests.rig.client import Ask, Asks
 from tests.rig.rig import Rig, Scenario, main
-from tests.rig.wires import DOWN, UP, Wire, may_have_namespaces, open_wires
 from trio_envserve.client import open_client
 from trio_envserve.lab.killer import Act, Fault, HeldVictim, Killer
 from trio_envserve.lab.processes import ANY_PORT, LOOK_S, join_process, until
+from trio_envserve.net import parse_peer_address
+from trio_envserve.testing.proxy import Direction, FaultProxy, open_fault_proxy
+
+# -- wires -----------------------------------------------------------------------------
+
+UP, DOWN = "up", "down"
+"""From the host to the router, and back."""
+
+
+class Wire(Protocol):
+    """The way between one host and the router."""
+
+    address: str
+    """Where the host joins."""
+    words: Sequence[str]
+    """The words before the host's command."""
+
+    def cut(self, direction: str) -> None:
+        """Nothing passes in this direction any more."""
+        ...
+
+    def mend(self) -> None:
+        """Both directions are open."""
+        ...
+
+
+# -- wires: namespaces -----------------------------------------------------------------------
+
+
+def may_have_namespaces() -> bool:
+    """Whether this user may make them."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+@final
+class Namespace:
+    """A network of one host."""
+
+    def __init__(self, number: int, port: int) -> None:
+        # Several of these programs may run at once.
+        self._name = f"te{os.getpid()}-{number}"
+        net = f"10.{128 + os.getpid() % 100}.{number}"
+        self._there, self._here = f"{net}.2", f"{net}.1"
+        self._link = f"te{os.getpid() % 100000}{number}"
+        self.address = f"tcp://{self._here}:{port}"
+        self.words: Sequence[str] = ("ip", "netns", "exec", self._name)
+        self._cuts: set[str] = set()
+
+    def open(self) -> None:
+        """Make it."""
+        peer, inside = f"{self._link}p", ("-n", self._name)
+        _ip("netns", "add", self._name)
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", peer)
+        _ip("link", "set", peer, "netns", self._name)
+        _ip("addr", "add", f"{self._here}/24", "dev", self._link)
+        _ip("link", "set", self._link, "up")
+        _ip(*inside, "addr", "add", f"{self._there}/24", "dev", peer)
+        for device in (peer, "lo"):
+            _ip(*inside, "link", "set", device, "up")
+
+    def cut(self, direction: str) -> None:
+        """See :class:`Wire`."""
+        self._cuts.add(direction)
+        self._route("add", direction)
+
+    def mend(self) -> None:
+        """See :class:`Wire`."""
+        for direction in self._cuts:
+            self._route("del", direction)
+        self._cuts.clear()
+
+    def _route(self, verb: str, direction: str) -> None:
+        if direction == UP:
+            _ip("-n", self._name, "route", verb, "blackhole", f"{self._here}/32")
+        else:
+            _ip("route", verb, "blackhole", f"{self._there}/32")
+
+    def close(self) -> None:
+        """Take it away."""
+        self.mend()
+        _ip("link", "del", self._link)
+        _ip("netns", "del", self._name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+# -- wires: relays ---------------------------------------------------------------------------
+
+
+@final
+class Relay:
+    """A proxy between a host and the router."""
+
+    words: Sequence[str] = ()
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self._proxy = proxy
+        self.address = proxy.address
+
+    def cut(self, direction: str) -> None:
+        """See :class:`Wire`."""
+        self._proxy.stall(Direction.TO_SERVER if direction == UP else Direction.TO_CLIENT)
+
+    def mend(self) -> None:
+        """See :class:`Wire`."""
+        self._proxy.resume()
+
+
+@asynccontextmanager
+async def open_wires(
+    router: str, names: Sequence[str], *, namespaces: bool
+) -> AsyncIterator[dict[str, Wire]]:
+    """A wire for each host, to the router at this address of hosts; with namespaces it must
+    listen at all addresses of this machine."""
+    async with AsyncExitStack() as stack:
+        wires: dict[str, Wire] = {}
+        for number, name in enumerate(names):
+            if namespaces:
+                wires[name] = namespace = Namespace(number, parse_peer_address(router).port)
+                stack.callback(namespace.close)
+                await trio.to_thread.run_sync(namespace.open)
+            else:
+                wires[name] = Relay(await stack.enter_async_context(open_fault_proxy(router)))
+        yield wires
+
+
+# -- a machine that sleeps -----------------------------------------------------------
+
+
+_SOURCE: Final = Path(__file__).with_name("asleep.c")
+_NANOSECONDS: Final = struct.Struct("=q")
+
+
+class Boottime(enum.Enum):
+    """The behaviour of the clock by which hosts count their leases, while the machine sleeps."""
+
+    GOES_ON = "goes"
+    """As it is."""
+    STANDS_STILL = "stands"
+    """As if hosts counted by another one."""
+
+
+def may_build() -> bool:
+    return shutil.which("cc") is not None
+
+
+@final
+class SleepingMachine:
+    """The clocks of one machine, for processes that are started with its ``environ``."""
+
+    def __init__(self, folder: Path, boottime: Boottime = Boottime.GOES_ON) -> None:
+        """``folder``: where its files are to be, of this machine alone."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        library, slept = folder / "asleep.so", folder / "slept"
+        words = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
+        words += ["-o", str(library), str(_SOURCE), "-ldl"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
+        slept.write_bytes(_NANOSECONDS.pack(0))
+        with slept.open("r+b") as file:
+            self._slept = mmap.mmap(file.fileno(), _NANOSECONDS.size)
+        self.environ: Mapping[str, str] = {
+            "LD_PRELOAD": str(library), "APART_SLEPT": str(slept), "APART_BOOTTIME": boottime.value,
+        }  # fmt: skip
+
+    def has_slept(self, seconds: float) -> None:
+        """So long it slept, besides what it has before."""
+        (before,) = _NANOSECONDS.unpack(self._slept)
+        self._slept[:] = _NANOSECONDS.pack(before + int(seconds * 1e9))
+
+
+class Asleep:
+    """A process and all that descends from it, stopped for as long as the block lasts."""
+
+    def __init__(self, pid: int, machine: SleepingMachine | None) -> None:
+        """``machine``: whose clocks they have; None: those of this one."""
+        self._pid = pid
+        self._machine = machine
+        self._stopped: list[int] = []
+        self._since_s = 0.0
+
+    def __enter__(self) -> Self:
+        """Parents first: so nobody is started meanwhile who is not found."""
+        self._since_s = time.monotonic()
+        todo = [self._pid]
+        while todo:
+            pid = todo.pop(0)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self._stopped.append(pid)
+            todo += children(pid)
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        if self._machine is not None:
+            self._machine.has_slept(time.monotonic() - self._since_s)
+        for pid in self._stopped:
+            with suppress(ProcessLookupError):  # its guard's time has come
+                os.kill(pid, signal.SIGCONT)
+
+
+# -- the scenario ----------------------------------------------------------------------
 
 HARMS = {"cut-off": "cut", "half-cut-off": "half cut", "asleep": "sleep"}
 """By host: what happens to it."""

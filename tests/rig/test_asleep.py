@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig.asleep import Asleep, Boottime, SleepingMachine, may_build
+from tests.rig.apart import Asleep, Boottime, SleepingMachine, may_build
 
 pytestmark = [
     pytest.mark.real,

@@ -14,9 +14,8 @@ import pytest
 import trio
 
 from tests.cli.commands import check_nothing_left
-from tests.rig.asleep import may_build
+from tests.rig.apart import may_build, may_have_namespaces
 from tests.rig.rig import EVENTS
-from tests.rig.wires import may_have_namespaces
 from trio_envserve.lab.processes import ROOT, Process, program
 
 pytestmark = [

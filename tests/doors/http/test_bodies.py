@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import cbor2
 import numpy
 import pytest
+import trio
+import trio.testing
 
-from tests.doors.http.door import CBOR, JSON, asking, echo, open_door
+from tests.doors.http.door import CBOR, JSON, Runs, asking, echo, open_all, open_door, raw
+from trio_envserve import ServerLimits
 from trio_envserve.core import values
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import COST_HEADER
@@ -142,3 +146,63 @@ async def test_value_that_costs_more_than_body_bytes_is_refused(cost: int | None
         whole = cbor2.dumps({"input": bytes(99_000)})
         answer = await client.post("/v1/rollouts", content=whole, headers=CBOR)
         assert answer.status_code == 200
+
+
+# -- what the door holds of the values that its callers send -------------------------
+
+
+CALLS = 20
+MARK = "the mark of a value"
+
+
+def values_here() -> set[int]:
+    """Of the calls below, those whose values are in this process."""
+    gc.collect()
+    everything = gc.get_objects()
+    return {each["call"] for each in everything if type(each) is dict and MARK in each}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "call-%d"}], ids=["plain", "keyed"])
+async def test_g10_values_of_calls_that_wait_took_thirty_times_their_bodies(
+    headers: dict[str, str],
+):
+    runs = Runs(go_on=False)
+
+    async def post(client: Any, call: int) -> None:
+        sent = {name: json.dumps(value % call) for name, value in headers.items()}
+        body = b'{"input": {"call": %d, "the mark of a value": []}}' % call  # is no value here
+        got = await client.post("/v1/rollouts", content=body, headers=sent | JSON)
+        assert got.status_code == 200
+
+    async with open_all(runs, limits=ServerLimits(worker_capacity=1)) as opened:
+        async with trio.open_nursery() as nursery:
+            for call in range(CALLS):
+                nursery.start_soon(post, opened.http, call)
+            while opened.server.stats().cache.requests < CALLS:
+                await trio.lowlevel.checkpoint()
+            runs.started.clear()
+            held = values_here()
+            runs.may_end.set()
+    assert len(held) <= 1  # that of the one that runs
+
+
+async def test_g8_outcomes_of_a_batch_that_nobody_reads_are_not_decoded():
+    """Each batch held the value of the outcome after the one that was under way."""
+    is_read_no_more = trio.Event()
+
+    async def environment(rollout: Any) -> dict[str, Any]:
+        if rollout.input == 0:
+            return {"pad": "x" * 20_000_000}  # far more than the kernel takes for a peer
+        await is_read_no_more.wait()
+        return {"call": rollout.input, MARK: []}
+
+    async with open_door(environment) as door, raw(door) as peer, asking(door) as client:
+        await peer.post({"inputs": [0, 1, 2]}, path="/v1/batches")
+        begun = b""
+        while len(begun) < 1000:  # the first line
+            begun += await peer.stream.receive_some()
+        is_read_no_more.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await client.post("/v1/rollouts", json={"input": 3})  # comes after those
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert values_here() == set()
