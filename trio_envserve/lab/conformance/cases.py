@@ -1033,7 +1033,7 @@ async def a_foreign_version_is_refused_politely(bench: Bench) -> None:
         nonce = os.urandom(16)
         for array in (
             [0, PROTOCOL_VERSION + 1, nonce, 1, "conform", 1 << 20], [0, 999],
-            [0, 2, {"all": "new"}], [0, 0, nonce, 1, "conform", 1 << 20],
+            [0, PROTOCOL_VERSION + 2, {"all": "new"}], [0, 0, nonce, 1, "conform", 1 << 20],
         ):  # fmt: skip
             peer.send_frames(cbor2.dumps(array))
             error, _ = await peer.next(messages.Error, f"Error, for {array!r}")
