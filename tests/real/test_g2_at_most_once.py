@@ -8,33 +8,15 @@ from functools import partial
 import trio
 
 from tests.real.support import (
-    asked,
     info_of,
     open_server_process,
     serving,
     serving_cut,
     serving_process,
-    serving_raw,
     until,
     worker_of,
 )
 from trio_envserve import ServerLost, WorkerLost
-from trio_envserve.core import messages
-
-
-async def test_g2_a_retransmitted_request_runs_once(judge):
-    async with serving_raw(judge) as (_, raw):
-        for _ in range(5):
-            raw.transmit(0, asked("a", ["wait", "go"]))
-        await judge.wait_started("a")
-        for _ in range(5):
-            raw.transmit(0, asked("a", ["wait", "go"]))
-        judge.put("go")
-        await raw.next(messages.Outcome)
-        for _ in range(5):
-            raw.transmit(0, asked("a", ["wait", "go"]))
-        await raw.sync(1, [0, 1])
-    judge.assert_exactly_once("a")
 
 
 async def test_g2_connections_cut_again_and_again_repeat_nothing(judge):

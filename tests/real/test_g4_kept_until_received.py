@@ -14,19 +14,7 @@ from tests.real.support import (
     until,
 )
 from trio_envserve import ClientLimits, OutcomeNotDecodable, WireLimits, open_client
-from trio_envserve.core import messages
 from trio_envserve.testing.proxy import open_fault_proxy
-
-
-async def test_g4_a_finished_request_is_refused_and_never_run_again(judge):
-    async with serving_raw(judge) as (_, raw):
-        raw.transmit(0, asked("a"))
-        await raw.next(messages.Outcome)
-        raw.finish(0)
-        raw.transmit(0, asked("a"))  # a late duplicate
-        await raw.refused_for_good(0, "finished")
-        await raw.nothing_of(messages.Outcome, "no outcome any more")
-    judge.assert_exactly_once("a")
 
 
 async def test_g4_what_ends_while_the_connection_is_gone_is_there_when_it_is_back(judge):

@@ -73,31 +73,6 @@ async def test_g7_a_cancel_without_a_connection_reaches_the_code_when_there_is_o
     assert judge.ends("a") == ["Cancelled"]
 
 
-async def test_g7_a_cancel_that_overtakes_its_request_wins(judge):
-    async with serving_raw(judge) as (_, raw):
-        raw.send(messages.Cancel(raw.session, 0))
-        raw.transmit(0, asked("a"))
-        assert await raw.cancelled(0) is None
-        await raw.refused(0, "finished")
-        raw.transmit(1, asked("b"))
-        await raw.outcome(1)
-    judge.assert_exactly_once("b")
-    assert judge.starts("a") == 0
-
-
-async def test_g7_a_lost_cancel_is_repaired_by_the_next_statement(judge):
-    async with serving_raw(judge) as (_, raw):
-        raw.transmit(0, asked("a", ["wait", "never"]))
-        raw.transmit(1, asked("b", ["wait", "go"]))
-        await judge.wait_started("a", "b")
-        await raw.sync(2, [1, 2])
-        await judge.wait_ended("a")
-        judge.put("go")
-        await raw.next(messages.Outcome)
-    assert judge.ends("a") == ["Cancelled"]
-    assert judge.ends("b") == ["result"]
-
-
 async def test_g7_a_cancelled_request_whose_worker_dies_is_not_run_again(judge):
     async with serving(judge) as (_, calls):
         calls.start("a", ["clean up slowly", "cleaning", "never"], rerun=True)

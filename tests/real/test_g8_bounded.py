@@ -16,20 +16,6 @@ async def test_g8_a_client_at_its_window_waits_and_loses_nothing(judge):
     judge.assert_exactly_once(*keys)
 
 
-async def test_g8_past_the_window_a_request_is_refused_for_now(judge):
-    async with serving_raw(judge, window=2) as (_, raw):
-        assert raw.window == 2
-        for sequence in range(3):
-            raw.transmit(sequence, asked(f"k{sequence}"))
-        assert (await raw.refused(2, "window")).delay_s is not None
-        for sequence in (0, 1):
-            await raw.outcome(sequence)
-        raw.finish(0)
-        raw.transmit(2, asked("k2"))
-        await raw.outcome(2)
-    judge.assert_exactly_once("k0", "k1", "k2")
-
-
 async def test_g8_a_full_queue_refuses_for_now_and_every_call_is_answered(judge):
     async with serving(judge, worker_capacity=1, queue=2, session_share=1.0) as (server, calls):
         keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(10)]

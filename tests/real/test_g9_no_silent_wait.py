@@ -17,7 +17,6 @@ from tests.real.support import (
     info_of,
     open_calls,
     open_client_process,
-    open_raw,
     open_server,
     open_server_process,
     serving,
@@ -40,7 +39,6 @@ from trio_envserve import (
     Verdict,
     open_client,
 )
-from trio_envserve.core import messages
 from trio_envserve.testing.proxy import open_fault_proxy
 
 RAISED = {
@@ -280,24 +278,6 @@ async def test_g9_a_worker_s_death_is_told_though_all_others_are_busy(judge):
         judge.put("go")
         await calls.value("b")
     judge.assert_at_most(1)
-
-
-async def test_g9_malformed_messages_are_answered_and_disturb_nobody(judge):
-    async with (
-        open_server(judge) as server,
-        open_calls(server.address) as calls,
-        open_raw(server.address) as raw,
-    ):
-        for frames in ((b"",), (b"\xff" * 100,), (b"a", b"b", b"c"), (b"\x81\x18\x63",)):
-            raw.send_frames(*frames)
-            error, _ = await raw.next(messages.Error)
-            assert error.text
-        raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1, bytes(16)))
-        error, _ = await raw.next(messages.Error)
-        assert error.code == "foreign-version"
-        await calls.value(calls.start("a"))
-        assert worker_of(server).phase == "ready"
-    judge.assert_exactly_once("a")
 
 
 async def test_g9_with_cuts_and_kills_at_once_every_call_still_ends(judge):
