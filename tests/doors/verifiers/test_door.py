@@ -169,41 +169,6 @@ async def test_a_part_that_is_too_large_for_the_wire_is_an_error():
         assert "200000 bytes, and a frame at most 100000" in (await peer.reply(b"a"))["error"]
 
 
-# -- the same id again -------------------------------------------------------------------
-
-
-async def test_a_run_that_is_repeated_is_run_once():
-    held = Held()
-    async with open_door(held) as door, asking(door) as first, asking(door) as second:
-        first.run(b"a")
-        await held.started.wait()
-        for _ in range(5):
-            first.run(b"a")
-            second.run(b"a")
-        second.run(b"a", b"other")
-        assert "it did not run" in (await second.reply(b"a"))["error"]
-        held.go.set()
-        assert await first.outcome(b"a") == WHOLE
-        assert await second.outcome(b"a") == WHOLE
-        assert len(held.inputs) == 1
-
-
-# -- cancels -----------------------------------------------------------------------------
-
-
-async def test_a_cancel_reaches_the_environment():
-    held = Held()
-    async with open_door(held) as door, asking(door) as peer:
-        peer.run(b"a")
-        await held.started.wait()
-        name = peer.cancel(b"a")
-        assert "cancelled (it may have run)" in (await peer.reply(b"a"))["error"]
-        assert (await peer.reply(name))["cancelled"] is True
-        await held.cancelled.wait()
-        name = peer.cancel(b"a")
-        assert (await peer.reply(name))["cancelled"] is False
-
-
 # -- lost connections --------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.errors import ConfigError
 from trio_envserve.doors.verifiers import VerifiersLimits, runs
 from trio_envserve.doors.verifiers.runs import (
     GONE_S,
@@ -161,20 +160,6 @@ def test_error_is_sent_in_words():
 # -- the same id again ---------------------------------------------------------------
 
 
-def test_the_same_run_is_started_once():
-    desk = Desk()
-    first, second = desk.peer(), desk.peer(THERE)
-    assert started(desk.run(first)) == [b"a"]
-    assert desk.run(first) == desk.run(second) == []
-    assert desk.end() == [Deliver(first, (b"a",), False), Deliver(second, (b"a",), False)]
-    desk.deliver(first)
-    desk.after(desk.limits.unsure_s)
-    assert desk.names == [b"a"]  # the second one has not got it
-    desk.deliver(second)
-    desk.after(desk.limits.unsure_s)
-    assert desk.is_empty
-
-
 def test_who_was_lost_before_it_got_the_outcome_holds_it_for_nobody():
     desk = Desk()
     first, second = desk.peer(), desk.peer()
@@ -272,25 +257,6 @@ def test_a_cancel_that_overtakes_its_run_stops_it():
 
 
 # -- lost connections ----------------------------------------------------------------
-
-
-def test_an_orphan_is_offered_to_each_later_connection_from_its_place():
-    desk = Desk()
-    earlier, lost = desk.peer(), desk.peer()
-    desk.run(lost)
-    assert desk.close(lost) == []
-    later = desk.peer()
-    desk.peer(THERE)
-    assert desk.end() == [Deliver(later, (b"a",), True)]
-    assert desk.deliver(later) == []
-    third, offered = desk.open()
-    assert offered == [Deliver(third, (b"a",), True)]
-    assert desk.open(THERE)[1] == []
-    desk.after(desk.limits.lease_s - 1)
-    assert desk.names == [b"a"]
-    desk.after(1)
-    assert desk.is_empty
-    desk.close(earlier)
 
 
 @pytest.mark.parametrize("just_before", [True, False])
@@ -481,11 +447,6 @@ def test_room_that_others_give_back_is_taken():
     desk.deliver(other, b"a")
     desk.deliver(other, b"b")
     assert started(desk.after(desk.limits.unsure_s)) == [b"c"]
-
-
-def test_a_limit_must_be_positive():
-    with pytest.raises(ConfigError, match="must be a positive"):
-        VerifiersLimits(runs=0)
 
 
 @pytest.mark.parametrize("back", [b"", b"b"])
