@@ -10,18 +10,8 @@ import trio
 
 from tests.memory import ADDRESS, Probe, pair, virtual
 from trio_envserve import (
-    Client,
-    ClientLimits,
-    DeadlineExceeded,
     ExecutionLimit,
-    Health,
-    MayHaveRun,
-    NeverStarted,
-    OutcomeNotEncodable,
-    RolloutFailed,
     ServerLimits,
-    ServerNotReady,
-    ServerUnreachable,
     open_client,
     open_server,
 )
@@ -34,25 +24,6 @@ async def until(condition: Callable[[], object], most_s: float = 10.0) -> None:
     with trio.fail_after(most_s):
         while not condition():
             await trio.sleep(0.01)
-
-
-@virtual
-async def test_g9_a_connection_cut_while_it_runs_is_repaired_within_seconds() -> None:
-    probe = Probe()
-    network = MemoryNetwork()
-    results = []
-
-    async def call(client: Client) -> None:
-        results.append(await client.run_rollout(["a", "wait"]))
-
-    async with pair(probe, network=network) as (_, client), trio.open_nursery() as nursery:
-        nursery.start_soon(call, client)
-        await until(lambda: probe.started)
-        network.cut()
-        probe.gate.set()
-        await until(lambda: results)
-    assert results == [{"did": "wait"}]
-    assert probe.started == ["a"]
 
 
 @virtual
@@ -75,18 +46,6 @@ async def test_g4_every_answer_lost_once_is_replayed() -> None:
     assert sorted(got) == list(range(20))
     assert sorted(probe.started) == list(range(20))
     assert lost
-
-
-@virtual
-async def test_g7_cancelling_the_callers_scope_cancels_the_environments_code() -> None:
-    probe = Probe()
-    async with pair(probe) as (_, client):
-        with trio.move_on_after(5):
-            await client.run_rollout(["a", "wait"])
-        await until(lambda: probe.ended, 2)
-        assert probe.ended == [("a", "cancelled")]
-        await trio.sleep(30)
-        assert probe.started == ["a"]
 
 
 @virtual
@@ -128,16 +87,6 @@ async def test_g7_a_cancel_that_is_lost_is_repaired() -> None:
 
 
 @virtual
-async def test_g9_a_limit_that_passes_while_it_runs_says_so() -> None:
-    probe = Probe()
-    async with pair(probe) as (_, client):
-        with pytest.raises((DeadlineExceeded, MayHaveRun)):
-            await client.run_rollout(["a", "wait"], timeout_s=3)
-        await trio.sleep(2)
-        assert probe.ended == [("a", "cancelled")]
-
-
-@virtual
 async def test_a_limit_of_an_execution_leaves_out_what_a_call_has_waited() -> None:
     probe = Probe()
     async with pair(probe, server=ServerLimits(worker_capacity=1)) as (_, client):
@@ -150,103 +99,6 @@ async def test_a_limit_of_an_execution_leaves_out_what_a_call_has_waited() -> No
             assert 59 < trio.current_time() - began_s < 70
     assert probe.started == ["a", "b"]
     assert probe.ended == [("a", "done"), ("b", "cancelled")]
-
-
-@virtual
-async def test_g9_a_limit_that_passes_before_it_runs_says_did_not_run() -> None:
-    probe = Probe()
-    async with pair(probe, server=ServerLimits(worker_capacity=1)) as (_, client):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run_rollout, ["a", "wait"])
-            await trio.sleep(1)
-            with pytest.raises(NeverStarted):
-                await client.run_rollout(["b", 0], timeout_s=3)
-            probe.gate.set()
-        await trio.sleep(10)
-    assert probe.started == ["a"]
-
-
-@virtual
-async def test_g9_closing_the_client_ends_pending_calls_and_tells_the_server() -> None:
-    probe = Probe()
-    network = MemoryNetwork()
-    async with open_server(probe, bind=ADDRESS, workers=0, network=network) as server:
-        with pytest.RaisesGroup(MayHaveRun):
-            async with trio.open_nursery() as nursery:
-                async with open_client(ADDRESS, network=network) as client:
-                    nursery.start_soon(client.run_rollout, ["a", "wait"])
-                    await trio.sleep(2)
-        await trio.sleep(1)
-        assert probe.ended == [("a", "cancelled")]
-        assert not server.stats().sessions
-
-
-@virtual
-async def test_errors_of_the_environment_say_that_it_ran_and_failed() -> None:
-    async with pair(Probe()) as (_, client):
-        with pytest.raises(RolloutFailed, match="ValueError: no good") as caught:
-            await client.run_rollout(["a", "raise"])
-        assert caught.value.info is not None
-        assert "_do" in caught.value.info.traceback
-        assert caught.value.info.executions == 1
-        with pytest.raises(OutcomeNotEncodable, match="result"):
-            await client.run_rollout(["a", "object"])
-
-
-@virtual
-async def test_a_server_that_is_not_there_is_reported_early_and_ends_the_call_in_the_end() -> None:
-    network = MemoryNetwork()
-    limits = ClientLimits(start_s=60)
-    async with open_client(ADDRESS, network=network, limits=limits) as client:
-        with pytest.raises(ServerNotReady, match="nothing listens at memory:server"):
-            await client.wait_ready(5)
-        assert client.health().health is Health.UNHEALTHY
-        with pytest.raises(ServerUnreachable, match="nothing listens"):
-            await client.run_rollout(1)
-        assert trio.current_time() < 120
-
-
-@virtual
-async def test_a_call_waits_for_a_late_server() -> None:
-    network = MemoryNetwork()
-    results = []
-
-    async def call(client: Client) -> None:
-        results.append(await client.run_rollout(["a", 1]))
-
-    async with open_client(ADDRESS, network=network) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(call, client)
-        await trio.sleep(100)
-        async with open_server(Probe(), bind=ADDRESS, workers=0, network=network):
-            await until(lambda: results, 60)
-    assert results == [{"did": 1}]
-
-
-@virtual
-async def test_a_graceful_restart_loses_nothing_that_had_not_run() -> None:
-    """What waits when a server drains did not run; it is asked again of the next."""
-    network = MemoryNetwork()
-    probe = Probe()
-    limits = ServerLimits(worker_capacity=2)
-    async with open_client(ADDRESS, network=network) as client, trio.open_nursery() as nursery:
-        got: dict[int, Any] = {}
-
-        async def calls() -> None:
-            async with client.run_many([[i, 3] for i in range(6)]) as outcomes:
-                async for index, outcome in outcomes:
-                    got[index] = outcome.unwrap()
-
-        nursery.start_soon(calls)
-        for seconds in (4, 100):
-            async with open_server(
-                probe, bind=ADDRESS, workers=0, network=network, limits=limits
-            ) as server:
-                with trio.move_on_after(seconds):
-                    while len(got) < 6:
-                        await trio.sleep(0.1)
-                assert await server.drain()
-    assert sorted(got) == list(range(6))
-    assert sorted(probe.started) == list(range(6))
 
 
 @virtual
