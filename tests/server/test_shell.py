@@ -12,8 +12,6 @@ import trio
 import trio.testing
 
 from tests.memory import ADDRESS, Probe, pair, virtual
-from tests.real.support import PATIENCE_S, open_calls
-from tests.real.support import open_server as open_real_server
 from trio_envserve import (
     Client,
     Health,
@@ -36,24 +34,6 @@ from trio_envserve.core.router_effects import RouterEffect
 from trio_envserve.core.router_inputs import ClientMessage, RouterInput, Tick
 from trio_envserve.host import workers
 from trio_envserve.net import MemoryNetwork
-
-
-@virtual
-async def test_g7_a_client_that_vanishes_has_its_work_cancelled_after_its_lease() -> None:
-    probe = Probe()
-    network = MemoryNetwork()
-    async with pair(probe, server=ServerLimits(lease_s=30), network=network) as (server, client):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run_rollout, ["a", "wait"])
-            await trio.sleep(4)
-            network.partition(ADDRESS)
-            await trio.sleep(20)
-            assert not probe.ended
-            await trio.sleep(20)
-            assert probe.ended == [("a", "cancelled")]
-            assert not server.stats().sessions
-            nursery.cancel_scope.cancel()
-
 
 # -- a server that is waited for --------------------------------------------------
 
@@ -131,18 +111,6 @@ async def test_where_a_rollout_of_this_process_stands_is_told_at_once() -> None:
         assert text is not None
         assert "await self.gate.wait()" in text
         nursery.cancel_scope.cancel()
-
-
-@pytest.mark.real
-async def test_where_a_rollout_of_a_process_stands_is_told_with_its_next_heartbeat(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_real_server(judge) as server, open_calls(server.address) as calls:
-            calls.start("a", ["wait", "never"])
-            await judge.wait_started("a")
-            (running,) = (await calls.client.list_running()).running
-            text = await calls.client.stack(running.number)
-    assert text is not None
-    assert "environments.py" in text
 
 
 # -- a server that closes -----------------------------------------------------------------
