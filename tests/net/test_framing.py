@@ -105,25 +105,6 @@ def test_hostile_bytes_mean_the_same_however_they_are_cut(data, chunks, most, in
     assert decoded(data, chunks, SMALL, most, into) == whole
 
 
-def test_bytes_that_are_cut_anywhere_mean_the_same():
-    shared = b"\x0a" + (7).to_bytes(8, "big") + (4096).to_bytes(8, "big")
-    data = (
-        b"".join(encode([[b"a", bytes(300)], [b""]])) + encode_command(b"ping") + shared
-        + encode_command(bytes(300)) + b"".join(encode([[bytes(COPY_THRESHOLD_BYTES), b"z"]]))
-    )  # fmt: skip
-    expected = [[b"a", bytes(300)], [b""], [b"s" * 7], [bytes(COPY_THRESHOLD_BYTES), b"z"]]
-    for cut in [*range(700), *range(len(data) - 5, len(data))]:
-        decoder = Decoder(LIMITS, lambda offset, size: memoryview(b"s" * size))
-        taken = []
-        for part in (data[:cut], data[cut:]):
-            decoder.feed(part)
-            taken += decoder.take(9)
-            assert not decoder.is_backlogged
-        assert taken == expected
-        assert list(decoder.commands) == [b"ping", bytes(300)]
-        assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
-
-
 def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
     message = [bytes(COPY_THRESHOLD_BYTES - 1), b"a" * COPY_THRESHOLD_BYTES, b"b" * 200_000]
     data = b"".join(encode([message]))
@@ -345,16 +326,6 @@ def test_commands_come_between_the_frames_of_a_message():
     assert decoder.take(9) == [[b"a", b"b"]]
     assert list(decoder.commands) == [ping, bytes(90)]
     assert encode_command(bytes(300))[:9] == bytes([COMMAND | LONG]) + (300).to_bytes(8, "big")
-
-
-def test_a_turn_is_bounded_in_commands_too():
-    decoder = Decoder(SMALL)
-    decoder.feed(encode_command(b"x") * 10 + b"\0\0")
-    assert decoder.take(4) == []
-    assert len(decoder.commands) == 4
-    assert decoder.is_backlogged
-    assert decoder.take(7) == [[b""]]
-    assert not decoder.is_backlogged
 
 
 def test_each_frame_has_the_shortest_head_that_tells_its_size():

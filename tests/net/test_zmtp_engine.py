@@ -7,17 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.net.framing import (
-    Decoder,
     FrameLimits,
     FramingError,
     encode,
     encode_command,
 )
 from trio_envserve.net.zmtp.engine import (
-    GREETING_BYTES,
     Engine,
     HandshakeError,
-    Mechanism,
     Null,
     parse_metadata,
 )
@@ -186,25 +183,6 @@ def test_a_peer_of_another_type_is_told_so_and_a_refusal_is_not_answered(said, a
     assert not engine.is_ready
 
 
-class Asking(Mechanism):
-    """A mechanism in which this side answers."""
-
-    name = b"ASKING"
-
-    def _answer(self, body: bytes) -> list[bytes]:
-        self.is_done = body == b"\x03BYE"
-        return [b"\x02TO" + body]
-
-
-def test_the_answer_of_a_mechanism_is_written():
-    engine = Engine(Asking(b"ROUTER"), LIMITS)
-    engine.replies()
-    assert not engine.shake(GREETING.replace(b"NULL\0\0", b"ASKING") + encode_command(b"\x02HI"))
-    assert engine.replies() == encode_command(b"\x02TO\x02HI")
-    assert engine.shake(encode_command(b"\x03BYE"))
-    assert engine.replies() == encode_command(b"\x02TO\x03BYE")
-
-
 @pytest.mark.parametrize("peer", [ready(b"REQ"), encode_command(b"\x05READY")])
 def test_a_socket_of_another_type_that_fits_and_one_of_none_are_taken(peer):
     engine = new_engine()
@@ -231,12 +209,3 @@ def test_metadata_is_read_without_regard_to_case():
     assert parse_metadata(ready()[8:]) == {b"socket-type": b"DEALER", b"identity": b"me"}
     with pytest.raises(HandshakeError):
         parse_metadata(b"".join(b"\x02%02d\0\0\0\0" % n for n in range(33)))
-
-
-def test_our_greeting_is_whole_and_says_3_1():
-    replies = new_engine(b"DEALER").replies()
-    assert replies[:GREETING_BYTES] == GREETING
-    decoder = Decoder(LIMITS)
-    decoder.feed(replies[GREETING_BYTES:])
-    assert decoder.take(1) == []
-    assert parse_metadata(decoder.commands[0][6:])[b"socket-type"] == b"DEALER"
