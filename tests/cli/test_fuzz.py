@@ -109,22 +109,18 @@ async def test_seed_is_the_same_run_each_time_with_its_trace(tmp_path: Path):
     assert "seed 8" in other.out.splitlines()[-1]
 
 
-async def test_permits_make_another_run_of_a_seed(tmp_path: Path):
-    limited = await fuzz(tmp_path, "--seed", "8", "--permits", "--trace")
-    assert "limit:a" in limited.out
-    assert "seed 8 (usual, with permits)" in limited.out.splitlines()[-1]
-    done = await fuzz(tmp_path, "--permits", "--protocol", STORE, "--seed", "8", code=2)
+@pytest.mark.parametrize(
+    ("option", "traced"),
+    [("permits", "limit:a"), ("hosts", "HostWelcome("), ("saves", "SaveAnswer(")],
+)
+async def test_what_a_seed_has_besides_makes_another_run_of_it(
+    tmp_path: Path, option: str, traced: str
+):
+    done = await fuzz(tmp_path, "--seed", "8", f"--{option}", "--trace")
+    assert traced in done.out
+    assert f"seed 8 (usual, with {option})" in done.out.splitlines()[-1]
+    done = await fuzz(tmp_path, f"--{option}", "--protocol", STORE, "--seed", "8", code=2)
     assert "none of --hosts, --permits" in done.err
-
-
-async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Path):
-    hosted = await fuzz(tmp_path, "--seed", "8", "--hosts", "--trace")
-    assert "HostWelcome(" in hosted.out
-    assert "seed 8 (usual, with hosts)" in hosted.out.splitlines()[-1]
-    done = await fuzz(tmp_path, "--hosts", "--protocol", STORE, "--seed", "8", code=2)
-    assert "none of --hosts, --permits" in done.err
-    saving = await fuzz(tmp_path, "--seed", "8", "--saves")
-    assert "seed 8 (usual, with saves)" in saving.out.splitlines()[-1]
 
 
 async def test_a_mutant_is_caught_shown_kept_and_replayed(tmp_path: Path):
@@ -230,17 +226,6 @@ async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
 # -- in every order ---------------------------------------------------------------------
 
 
-async def test_configuration_has_figures(tmp_path: Path):
-    done = await fuzz(tmp_path, "--exhaustive", "--config", "rerun", "--json")
-    last = done.last
-    assert (last["config"], last["exhausted"]) == ("rerun", True)
-    assert last["transitions"] > last["states"] > 500
-    assert last["depth"] > 10
-    assert last["bounds"]["crashes"] == 2
-    assert (last["mutant"], last["failures"]) == ("", [])
-    assert "rerun: every order; consent" in done.err
-
-
 async def test_table_for_people_has_the_same_rows_for_ours_and_for_others(tmp_path: Path):
     done = await fuzz(tmp_path, "--exhaustive", "--config", "forged")
     assert "every order passed (forged)" in done.out
@@ -253,12 +238,19 @@ async def test_table_for_people_has_the_same_rows_for_ours_and_for_others(tmp_pa
         assert "whether every state was visited" in each.out
 
 
-async def test_callers_that_share_a_key_have_a_table_of_pairs(tmp_path: Path):
-    done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun")
+async def test_configuration_has_figures_and_with_keys_a_table_of_pairs(tmp_path: Path):
+    words = ("--exhaustive", "--config", "keys-rerun")
+    done = await fuzz(tmp_path, *words)
     assert "in how many states each input came to a work" in done.out
-    done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun", "--json")
-    assert done.last["pairs"]["running: outcome from its execution"] > 10
-    assert "closed: request" in done.last["pairs_that_cannot_occur"]
+    assert "keys-rerun: every order; " in done.err
+    last = (await fuzz(tmp_path, *words, "--json")).last
+    assert (last["config"], last["exhausted"]) == ("keys-rerun", True)
+    assert last["transitions"] > last["states"] > 200
+    assert last["depth"] > 10
+    assert last["bounds"]["crashes"]
+    assert (last["mutant"], last["failures"]) == ("", [])
+    assert last["pairs"]["running: outcome from its execution"] > 10
+    assert "closed: request" in last["pairs_that_cannot_occur"]
 
 
 async def test_mutant_is_caught_and_the_way_is_told(tmp_path: Path):

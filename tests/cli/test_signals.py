@@ -187,20 +187,6 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path):
         assert "the parent process has ended" in starter.err
 
 
-async def test_a_socket_file_left_by_kill_9_is_taken_over(tmp_path: Path, folder: str):
-    bind = ("--bind", f"ipc://{folder}/socket", "--json")
-    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
-        await server.event("ready")
-        server.signal(signal.SIGKILL)
-        await server.wait()
-    assert await trio.Path(folder, "socket").is_socket()  # nobody was left to remove it
-    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
-        await server.event("ready")
-        server.signal(signal.SIGTERM)
-        assert (await server.wait()).code == 0
-    await check_nothing_left(tmp_path)
-
-
 async def test_a_third_signal_ends_even_a_loop_that_is_stuck(tmp_path: Path):
     (tmp_path / "stuck.py").write_text(
         "import time\n"

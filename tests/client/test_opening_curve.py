@@ -13,7 +13,6 @@ from trio_envserve import (
     ClientLimits,
     ClientRight,
     KeyPair,
-    RequestRefused,
     ServerCurve,
     ServerUnreachable,
     TooLarge,
@@ -22,10 +21,9 @@ from trio_envserve import (
 
 pytestmark = pytest.mark.real
 
-SERVER, TRAINER, WATCHER, STRANGER = (KeyPair.new() for _ in range(4))
+SERVER, TRAINER, STRANGER = (KeyPair.new() for _ in range(3))
 RIGHTS = {
     "trainer": ClientRight(TRAINER.public),
-    "watcher": ClientRight(WATCHER.public, ("watch",)),
 }
 KINDS = ["trio", "asyncio", "plain"]
 
@@ -48,13 +46,6 @@ def address() -> Iterator[str]:
 def test_each_kind_of_client_comes_in_with_its_key(address: str, kind: str):
     with open_face(kind, address, curve=of(TRAINER)) as client:
         assert client.run_rollout("hello") == "hello"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_client_is_told_what_its_key_may_not(address: str, kind: str):
-    with open_face(kind, address, curve=of(WATCHER)) as client:
-        with pytest.raises(RequestRefused, match=r"the key watcher .role watch. may not submit"):
-            client.run_rollout("hello")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,7 +18,7 @@ from tests.net.curve_peers import CLIENT, CURVE, OTHER, SERVER, admit_client, ne
 from tests.net.streams import received
 from trio_envserve.core.limits import MIB, WireLimits
 from trio_envserve.net import ConnectionEvent, open_zmq_network, open_zmtp_network
-from trio_envserve.net.keypairs import ClientCurve, KeyPair, key_text
+from trio_envserve.net.keypairs import KeyPair, key_text
 from trio_envserve.net.zmtp import hub
 from trio_envserve.net.zmtp.engine import GREETING_BYTES
 from trio_envserve.net.zmtp.sockets import RouterCurve, ZmtpNetwork, sealed_wire
@@ -127,20 +127,6 @@ async def test_the_pings_of_libzmq_are_answered():
             with trio.move_on_after(0.05):
                 await router.receive()
         assert ConnectionEvent.DISCONNECTED not in events.seen
-
-
-async def test_a_stranger_is_refused_and_told(address):
-    events = Events()
-    stranger = ClientCurve(SERVER.public, OTHER)
-    async with open_sealed(address) as (network, router):
-        async with network.open_dealer(
-            router.address, limits=LIMITS, curve=stranger, on_event=events
-        ) as dealer:
-            dealer.send_nowait([b"let me in"])
-            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-            assert dealer.why_refused.startswith("it does not know this key (400): its operator")
-            assert router.why_refused == "its key is refused: 400"
-            assert router.receive_nowait() == []
 
 
 async def test_a_stranger_of_libzmq_is_told_by_its_own_word():
