@@ -19,7 +19,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,9 @@ import trio
 
 from tests.proc import status_of, working_in
 from trio_envserve import logs
+from trio_envserve.lab.processes import ROOT as ROOT
+from trio_envserve.lab.processes import until as until
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_S = 300.0
 """Far more than anything here takes on a busy machine; only a hang takes longer."""
 
@@ -88,12 +89,6 @@ class Finished(NamedTuple):
     def check_no_traceback(self) -> None:
         assert "Traceback" not in self.err, self.err
         assert "Traceback" not in self.out, self.out
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Sleep until other processes have made it true."""
-    while not condition():  # noqa: ASYNC110  # what they do sets no event here
-        await trio.sleep(0.01)
 
 
 class Fork:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 
 from tests.connections import own_host
 from tests.proc import is_alive, status_of
-from tests.real.environments import POLL_S
 from tests.real.judge import Judge
 from trio_envserve import (
     CallError,
@@ -33,11 +31,12 @@ from trio_envserve import (
 from trio_envserve import open_server as open_real_server
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.lab.conformance.peer import ConformancePeer, open_peer
+from trio_envserve.lab.processes import ROOT as ROOT
 from trio_envserve.lab.processes import Process, program
+from trio_envserve.lab.processes import until as until
 from trio_envserve.net import open_zmq_network
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ACTOR = "tests.real.environments:Actor"
 ANY_PORT = f"tcp://{own_host()}:0"
 PATIENCE_S = 180.0
@@ -158,11 +157,6 @@ def pid_of(server: Server, index: int = 0) -> int:
     pid = worker_of(server, index).pid
     assert pid is not None
     return pid
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.sleep(POLL_S)
 
 
 # -- processes ------------------------------------------------------------------
