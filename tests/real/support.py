@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -182,17 +183,41 @@ async def open_process(
 
 @asynccontextmanager
 async def open_server_process(
-    judge: Judge, *, bind: str = ANY_PORT, workers: int = 1, environment: str = ACTOR,
-    args: dict[str, Any] | None = None, journal: bool = False, **limits: Any,
+    judge: Judge, *, environment: str = ACTOR, bind: str = ANY_PORT, workers: int = 1,
+    args: dict[str, Any] | None = None, journal: bool = False,
+    hosts: Mapping[str, Any] | None = None, **limits: Any,
 ) -> AsyncIterator[Process]:  # fmt: skip
-    """A server in a process of its own, bound; ``journal``: the one of this test."""
+    """A server in a process of its own, bound; ``journal``: the one of this test; ``hosts``: what
+    one without workers of its own is told of hosts."""
     options = {
         "environment": environment, "args": {"directory": str(judge.directory), **(args or {})},
         "bind": bind, "workers": workers, "limits": {**QUICK, **limits}, "level": "INFO",
         "journal": str(judge.directory / "journal") if journal else None,
+        **({"workers": 0, **hosts} if hosts else {}),
     }  # fmt: skip
     async with open_process(judge, "tests.rig.server", options, "serving") as process:
         yield process
+
+
+HOST = """
+import sys, trio
+from tests.real.support import QUICK
+from trio_envserve import ServerLimits, open_host
+
+async def main(address, name, workers):
+    async with open_host(
+        address, name=name, workers=int(workers), limits=ServerLimits(**QUICK)
+    ):
+        await trio.to_thread.run_sync(sys.stdin.read)
+
+trio.run(main, *sys.argv[1:])
+"""
+
+
+def host_process(address: str, name: str = "a", workers: int = 1) -> Process:
+    """A host in a process of its own, until its input ends."""
+    command = [sys.executable, "-c", HOST, address, name, str(workers)]
+    return Process(command, f"host {name}", end_s=PATIENCE_S)
 
 
 @asynccontextmanager

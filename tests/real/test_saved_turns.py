@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,32 +19,19 @@ from tests.real.support import (
     ANY_PORT,
     PATIENCE_S,
     QUICK,
-    ROOT,
     Calls,
+    host_process,
     open_calls,
-    open_process,
     open_server,
+    open_server_process,
     until,
 )
 from trio_envserve import ServerLimits
 from trio_envserve import open_server as open_real_server
-from trio_envserve.lab.processes import Process
 
 BOOKINGS = "tests.real.environments:Bookings"
 AT = 30
 DOUBT = [f"books seat {AT}"]
-
-HOST = """
-import sys, trio
-from tests.real.support import QUICK
-from trio_envserve import ServerLimits, open_host
-
-async def main():
-    async with open_host(sys.argv[1], workers=1, name="a", limits=ServerLimits(**QUICK)):
-        await trio.to_thread.run_sync(sys.stdin.read)
-
-trio.run(main)
-"""
 
 
 def book(calls: Calls, key: str, *, booked: bool, keyed: bool = False) -> None:
@@ -84,26 +70,24 @@ async def test_worker_that_is_killed_leaves_one_turn_in_doubt(judge: Judge, book
 async def test_server_that_is_killed_leaves_one_turn_in_doubt(judge: Judge, booked: bool):
     with trio.fail_after(PATIENCE_S), held_port() as port:
         async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(server_process(judge, port, workers=1))
+            first = await stack.enter_async_context(server_process(judge, port))
             calls = await stack.enter_async_context(open_calls(f"tcp://127.0.0.1:{port}"))
             book(calls, "k", booked=booked, keyed=True)
             await at_turn(judge, "k")
             first.signal(signal.SIGKILL)
             await first.wait()
-            await stack.enter_async_context(server_process(judge, port, workers=1))
+            await stack.enter_async_context(server_process(judge, port))
             assert (await calls.value("k"))["doubts"] == DOUBT
     assert_booked_once(judge, "k")
     assert judge.starts("k") == 2
 
 
-def server_process(judge: Judge, port: int, **options: Any) -> Any:
+def server_process(judge: Judge, port: int, **hosts: Any) -> Any:
     """A server with a journal, in a process of its own."""
-    given = {
-        "environment": BOOKINGS, "args": {"directory": str(judge.directory)},
-        "bind": f"tcp://127.0.0.1:{port}", "limits": {**QUICK, "start_s": PATIENCE_S},
-        "level": "INFO", "journal": str(judge.directory / "journal"), **options,
-    }  # fmt: skip
-    return open_process(judge, "tests.rig.server", given, "serving")
+    return open_server_process(
+        judge, environment=BOOKINGS, bind=f"tcp://127.0.0.1:{port}", journal=True, hosts=hosts,
+        start_s=PATIENCE_S,
+    )  # fmt: skip
 
 
 async def test_host_that_is_killed_leaves_one_turn_in_doubt(judge: Judge):
@@ -127,9 +111,7 @@ async def test_host_that_is_killed_leaves_one_turn_in_doubt(judge: Judge):
 async def test_server_that_is_killed_over_a_host_leaves_nothing_in_doubt(judge: Judge):
     """The next server takes the running rollout over, and its saves go on there."""
     with trio.fail_after(PATIENCE_S), held_port() as port, held_port() as hosts:
-        how: dict[str, Any] = {
-            "workers": 0, "hosts_bind": f"tcp://127.0.0.1:{hosts}", "fence_s": 1000.0,
-        }  # fmt: skip
+        how: dict[str, Any] = {"hosts_bind": f"tcp://127.0.0.1:{hosts}", "fence_s": 1000.0}
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(host_process(how["hosts_bind"]))
             first = await stack.enter_async_context(server_process(judge, port, **how))
@@ -143,9 +125,3 @@ async def test_server_that_is_killed_over_a_host_leaves_nothing_in_doubt(judge: 
             assert (await calls.value("k"))["doubts"] == []
     assert_booked_once(judge, "k")
     assert judge.starts("k") == 1
-
-
-def host_process(address: str) -> Process:
-    """A host in a process of its own, until its input ends."""
-    command = [sys.executable, "-c", HOST, address]
-    return Process(command, "host", cwd=ROOT, end_s=PATIENCE_S)

@@ -8,10 +8,9 @@ import os
 import random
 import resource
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from tests.real.support import (
     PATIENCE_S,
     QUICK,
     Calls,
+    host_process,
     open_calls,
-    open_process,
+    open_server_process,
     until,
 )
 from trio_envserve import (
@@ -60,23 +60,6 @@ from trio_envserve.server.shell import Server
 
 from .helpers import SERVER, key_folder, write_client
 
-HOST = """
-import sys, trio
-from trio_envserve import ServerLimits
-from trio_envserve.host.opening import open_host
-from tests.real.support import ACTOR, QUICK
-
-async def main():
-    address, directory, name, workers = sys.argv[1:]
-    async with open_host(
-        address, ACTOR, args={"directory": directory}, name=name, workers=int(workers),
-        limits=ServerLimits(**QUICK),
-    ):
-        await trio.to_thread.run_sync(sys.stdin.read)
-
-trio.run(main)
-"""
-
 
 @asynccontextmanager
 async def open_router(judge: Judge, **options: Any) -> AsyncIterator[Server]:
@@ -89,25 +72,14 @@ async def open_router(judge: Judge, **options: Any) -> AsyncIterator[Server]:
         yield server
 
 
-@asynccontextmanager
-async def router_process(
+def router_process(
     judge: Judge, bind: str, hosts: str, *, fence_s: float = 1000.0, journal: bool = True
-) -> AsyncIterator[Process]:
+) -> AbstractAsyncContextManager[Process]:
     """The same in a process of its own."""
-    options = {
-        "environment": ACTOR, "args": {"directory": str(judge.directory)}, "bind": bind,
-        "workers": 0, "limits": {**QUICK, "worker_capacity": 20, "start_s": PATIENCE_S},
-        "hosts_bind": hosts, "fence_s": fence_s,
-        "journal": str(judge.directory / "journal") if journal else None,
-    }  # fmt: skip
-    async with open_process(judge, "tests.rig.server", options, "serving") as process:
-        yield process
-
-
-def host_process(hosts: str, judge: Judge, name: str, workers: int = 2) -> Process:
-    """A host in a process of its own, until its input ends."""
-    command = [sys.executable, "-c", HOST, hosts, str(judge.directory), name, str(workers)]
-    return Process(command, f"host {name}", end_s=PATIENCE_S)
+    told = {"hosts_bind": hosts, "fence_s": fence_s}
+    return open_server_process(
+        judge, bind=bind, journal=journal, hosts=told, worker_capacity=20, start_s=PATIENCE_S
+    )
 
 
 @asynccontextmanager
@@ -148,7 +120,7 @@ async def test_the_line_at_which_a_rollout_on_a_host_stands_is_told(judge: Judge
         async with (
             open_router(judge) as server,
             open_calls(server.address) as calls,
-            host_process(server.hosts_address, judge, "a", 1),
+            host_process(server.hosts_address),
         ):
             calls.start("waits", ["wait", "go"])
             await judge.wait_started("waits")
@@ -177,13 +149,13 @@ async def told_line(client: Client, index: int, place: str) -> str:
 async def test_what_ran_on_a_host_that_was_killed_runs_again_only_with_consent(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_router(judge, fence_s=5.0) as server, open_calls(server.address) as calls:
-            async with host_process(server.hosts_address, judge, "a") as host:
+            async with host_process(server.hosts_address, "a", 2) as host:
                 calls.start("again", ["wait", "go"], rerun=True)
                 calls.start("once", ["wait", "go"], rerun=False)
                 await judge.wait_started("again", "once")
                 await kill(host)
             judge.put("go")
-            async with host_process(server.hosts_address, judge, "b"):
+            async with host_process(server.hosts_address, "b", 2):
                 await calls.value("again")
                 await calls.error("once", WorkerLost)
             assert judge.starts("once") == 1
@@ -199,12 +171,12 @@ async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
             open_router(judge, fence_s=1000.0) as server,
             open_calls(server.address) as calls,
         ):
-            async with host_process(server.hosts_address, judge, "a", 1) as host:
+            async with host_process(server.hosts_address) as host:
                 calls.start("again", ["wait", "go"], rerun=True)
                 await judge.wait_started("again")
                 await kill(host)
             judge.put("go")
-            async with host_process(server.hosts_address, judge, "a", 1):
+            async with host_process(server.hosts_address):
                 await calls.value("again")
             judge.assert_at_most(2)
 
@@ -217,7 +189,7 @@ async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
 async def test_what_the_journal_does_not_know_is_stopped_before_it_runs_again(judge: Judge):
     """A call without a key, and with consent, is lost with its router."""
     with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
+        async with addresses() as (bind, hosts), host_process(hosts, "a", 2):
             async with router_process(judge, bind, hosts) as first, open_calls(bind) as calls:
                 start_keyed(calls, "keyed")
                 calls.start("plain", ["wait", "gate"], rerun=True)
@@ -240,7 +212,7 @@ async def test_routers_that_are_killed_one_after_the_other_start_nothing_twice(j
         async with AsyncExitStack() as stack:
             bind, hosts = await stack.enter_async_context(addresses())
             for name in "ab":
-                await stack.enter_async_context(host_process(hosts, judge, name))
+                await stack.enter_async_context(host_process(hosts, name, 2))
             current = await stack.enter_async_context(router_process(judge, bind, hosts))
             calls = await stack.enter_async_context(open_calls(bind))
             for number, key in enumerate(keys):
@@ -259,7 +231,7 @@ async def test_routers_that_are_killed_one_after_the_other_start_nothing_twice(j
 async def test_without_a_journal_a_host_ends_its_workers_first(judge: Judge):
     how: dict[str, Any] = {"fence_s": 2.0, "journal": False}
     with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
+        async with addresses() as (bind, hosts), host_process(hosts, "a", 2):
             async with (
                 router_process(judge, bind, hosts, **how) as first,
                 open_calls(bind) as calls,
