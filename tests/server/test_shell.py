@@ -12,6 +12,8 @@ import trio
 import trio.testing
 
 from tests.memory import ADDRESS, Probe, pair, virtual
+from tests.real.support import PATIENCE_S, open_calls
+from tests.real.support import open_server as open_real_server
 from trio_envserve import (
     Client,
     Health,
@@ -111,6 +113,18 @@ async def test_where_a_rollout_of_this_process_stands_is_told_at_once() -> None:
         assert text is not None
         assert "await self.gate.wait()" in text
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real
+async def test_where_a_rollout_of_a_process_stands_is_told_with_its_next_heartbeat(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_real_server(judge) as server, open_calls(server.address) as calls:
+            calls.start("a", ["wait", "never"])
+            await judge.wait_started("a")
+            (running,) = (await calls.client.list_running()).running
+            text = await calls.client.stack(running.number)
+    assert text is not None
+    assert "environments.py" in text
 
 
 # -- a server that closes -----------------------------------------------------------------
