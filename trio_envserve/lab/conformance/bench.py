@@ -106,15 +106,6 @@ class Bench:
             await peer.hello()
             yield peer
 
-    @asynccontextmanager
-    async def next_connection(
-        self, of: ConformancePeer, **options: Any
-    ) -> AsyncIterator[ConformancePeer]:
-        """The next connection of another peer's client; nothing was said on it yet."""
-        async with self.connection(**options) as peer:
-            peer.resume(of)
-            yield peer
-
     def be_patient(self, seconds: float) -> None:
         """Wait longer than usual for what is counted, such as for a new worker."""
         self.patience_s = max(self.patience_s, seconds)
@@ -148,12 +139,6 @@ class Bench:
         """A fault proxy in front of the server."""
         return open_fault_proxy(self.address, seed=seed)
 
-    @asynccontextmanager
-    async def proxied(self) -> AsyncIterator[tuple[FaultProxy, ConformancePeer]]:
-        """A fault proxy in front of the server, and a client that has come through it."""
-        async with self.proxy() as proxy, self.client(through=proxy.address) as peer:
-            yield proxy, peer
-
     # -- inputs ---------------------------------------------------------------
 
     def key(self) -> str:
@@ -186,33 +171,6 @@ class Bench:
         asked = self.wait()
         del self._most[asked["key"]]
         return asked
-
-    # -- what runs ------------------------------------------------------------
-
-    async def running(
-        self, peer: ConformancePeer, sequence: int = 0, *, stubborn: bool = False
-    ) -> dict[str, Any]:
-        """An input that is asked for, and runs by now."""
-        asked = self.wait(stubborn=stubborn)
-        peer.transmit(sequence, asked)
-        await self.counted(asked, "it runs", started=1)
-        return asked
-
-    async def runs_on(self, asked: dict[str, Any], what: str) -> None:
-        """Fail the case unless it was started once, and has not ended."""
-        counts = await self.counts(asked)
-        check(counts.started == counts.running == 1, what, counts)
-
-    async def is_cancelled(self, asked: dict[str, Any]) -> None:
-        """Wait until it has been cancelled, and nothing of it runs."""
-        await self.counted(asked, "it was cancelled", cancelled=1, running=0)
-
-    async def let_end(
-        self, asked: dict[str, Any], peer: ConformancePeer, sequence: int = 0, what: str = ""
-    ) -> Any:
-        """Let what waits go on, to its result."""
-        await self.open(asked)
-        return await peer.result(sequence, what)
 
     # -- the environment's word ------------------------------------------------
 

@@ -1,7 +1,7 @@
 """All cases against a server, in the order of the protocol document.
 
-Most are scripts in a table; a case that must be a program is a coroutine function with a bench,
-and mostly a peer, whose docstring is the promise.
+Most are scripts in a table; a case that must be a program is a coroutine function whose
+docstring is the promise, and which plays scripts between what they cannot say.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ...core.ranges import Ranges
 from ...core.terms import Body
 from ...testing.proxy import Direction, FaultProxy
 from .bench import Bench, skip_unless
-from .findings import Case, CaseFailed, CaseMain, case, check
+from .findings import Case, CaseFailed, case, check
 from .peer import (
     LOOK_S,
     ConformancePeer,
     FirstRequest,
     PatientClient,
+    RawSocket,
     body_of,
     same_bytes,
     taken_in,
-    value_of,
 )
-from .script import Step, cases_of, numbers, play
+from .script import cases_of, numbers, play, steps_of
 
 LARGEST_FRAME = 32 * MIB
 """A server that takes larger frames is not sent one that is too large."""
@@ -117,6 +117,11 @@ def new_id() -> bytes:
     return secrets.token_bytes(16)
 
 
+def skip_without_keys(peer: ConformancePeer) -> None:
+    """Skip the case if the server takes no keys."""
+    skip_unless("durable" in peer.server, "the server takes no keys")
+
+
 def say_of_key(
     peer: ConformancePeer, sequence: int, name: str, act: KeyAct, body: Body = b"", **other: Any
 ) -> None:
@@ -138,16 +143,23 @@ def be_patient(bench: Bench, peer: ConformancePeer) -> None:
 class CaseStage:
     """Clients of a server, and what they have asked for.  The words of scripts are its methods."""
 
-    def __init__(self, bench: Bench, peers: Sequence[ConformancePeer]) -> None:
+    def __init__(
+        self, bench: Bench, peers: Sequence[ConformancePeer], stack: AsyncExitStack
+    ) -> None:  # fmt: skip
         self.bench = bench
         self.connections = [[peer] for peer in peers]
         """By client, the oldest first."""
         self.who = 0
         """The client that speaks."""
-        self.peer = peers[0]
-        """The connection over which it speaks."""
+        self.peer: ConformancePeer
+        """The connection over which it speaks, if there is a client."""
+        if peers:
+            self.new()
+        self.socket: RawSocket
+        """That of the newest connection by hand."""
         self.another: dict[str, Any] = {}
-        self.stack = AsyncExitStack()
+        self._stack = stack
+        """Where what a script opens is closed."""
         self._last = AsyncExitStack()
         self._proxy: FaultProxy | None = None
         self._name = bench.key()
@@ -163,6 +175,10 @@ class CaseStage:
         """Other words are those of the connection."""
         return getattr(self.peer, word)
 
+    async def play(self, script: str) -> None:
+        """Do the steps of a script."""
+        await play(self, steps_of(script))
+
     # -- clients and their connections ------------------------------------------------
 
     def client(self, n: int) -> None:
@@ -173,18 +189,23 @@ class CaseStage:
     async def proxy(self) -> None:
         """Put a fault proxy before the server: a new client comes through it, in the place of
         the one that speaks."""
-        self._proxy = await self.stack.enter_async_context(self.bench.proxy())
+        self._proxy = await self._stack.enter_async_context(self.bench.proxy())
         opened = self.bench.client(through=self._proxy.address)
-        self.connections[self.who] = [await self.stack.enter_async_context(opened)]
+        self.connections[self.who] = [await self._stack.enter_async_context(opened)]
         self.new()
 
     async def connect(self, how: str = "") -> None:
-        """Open the next connection of the client, past the proxy if ``directly``; nothing is
-        said on it yet."""
-        self._last = await self.stack.enter_async_context(AsyncExitStack())
-        proxy = None if self._proxy is None or how == "directly" else self._proxy.address
-        opened = self.bench.next_connection(self.connections[self.who][-1], through=proxy)
-        self.connections[self.who].append(await self._last.enter_async_context(opened))
+        """Open the next connection of the client, past the proxy if ``directly``; or ``by-hand``,
+        with the routing id of all such of the case.  Nothing is said on it yet."""
+        self._last = await self._stack.enter_async_context(AsyncExitStack())
+        if how == "by-hand":
+            opened = self.bench.raw(self._name.encode())
+            peer, self.socket = await self._last.enter_async_context(opened)
+        else:
+            proxy = None if self._proxy is None or how == "directly" else self._proxy.address
+            peer = await self._last.enter_async_context(self.bench.connection(through=proxy))
+        peer.resume(self.connections[self.who][-1])
+        self.connections[self.who].append(peer)
         self.new()
 
     async def hang_up(self) -> None:
@@ -201,27 +222,28 @@ class CaseStage:
 
     def stall(self) -> None:
         """Nothing passes the proxy, from now on."""
-        self._through.stall()
+        self.through.stall()
 
     def resume(self) -> None:
         """Let go on what was stalled."""
-        self._through.resume()
+        self.through.resume()
 
     def half_open(self) -> None:
         """What comes over the connections that there are is lost, and nobody is told."""
-        self._through.half_open()
+        self.through.half_open()
 
     def cut_after(self, count: list[int]) -> None:
         """Cut the connection when so many further bytes of its client have passed."""
-        self._through.drop_after(count[0], Direction.TO_SERVER)
+        self.through.drop_after(count[0], Direction.TO_SERVER)
 
     async def was_cut(self) -> None:
         """Wait for that."""
-        while self._through.counters.cut == 0:  # noqa: ASYNC110  # bounded by the case
+        while self.through.counters.cut == 0:  # noqa: ASYNC110  # bounded by the case
             await trio.sleep(LOOK_S)
 
     @property
-    def _through(self) -> FaultProxy:
+    def through(self) -> FaultProxy:
+        """The proxy."""
         assert self._proxy is not None
         return self._proxy
 
@@ -349,11 +371,12 @@ class CaseStage:
 
     async def runs(self, n: int) -> None:
         """It was started once, and has not ended."""
-        await self.bench.runs_on(self._input(n), f"{n} runs on")
+        counts = await self.bench.counts(self._input(n))
+        check(counts.started == counts.running == 1, f"{n} runs on", counts)
 
     async def cancelled(self, n: int) -> None:
         """Wait until it has been cancelled, and nothing of it runs."""
-        await self.bench.is_cancelled(self._input(n))
+        await self.bench.counted(self._input(n), "it was cancelled", cancelled=1, running=0)
 
     async def ended(self, n: int, results: list[int] | None = None) -> None:
         """Wait until nothing of it runs, and it had so many results."""
@@ -407,6 +430,7 @@ class CaseStage:
         await self._command(n, KeyAct.FORGET, **said)
 
     def _say(self, n: int, act: KeyAct, body: Body = b"", **other: Any) -> None:
+        skip_without_keys(self.peer)
         say_of_key(self.peer, n, self._name, act, body, **other)
         self.peer.asked[n] = FirstRequest(self._keyed, ())
 
@@ -438,19 +462,19 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: each for name, each in options.items() if each is not None}
 
 
-def _scripted(steps: Sequence[Step]) -> CaseMain:
-    keyed = {"ask", "attach"} & {each.word for each in steps}
-
-    async def main(bench: Bench, *peers: ConformancePeer) -> None:
-        skip_unless(not keyed or "durable" in peers[0].server, "the server takes no keys")
-        stage = CaseStage(bench, peers)
-        async with stage.stack:
-            await play(stage, steps)
-
-    return main
-
-
 SCRIPTS = """
+== Headers
+
+wire requests-may-share-a-batch
+The rows of a batch are taken as if they had come one by one.
+    hold; echo 0-2; together; sync next=3 pending=0-2; result 0-2
+
+G6 a-row-that-is-refused-harms-no-other
+Of a batch with a conflict, a repeated and a finished request the rest is run.
+    echo 0,2 digest=one; result 0,2; finish 2
+    hold; again 0; other 0 digest=two; again 2; echo 1; together; result 1
+    refused 0 conflict; refused 2 finished; result 0; ran 0 1; ran-other 0
+
 == Bodies
 
 G9 a-failed-rollout-is-an-error-record needs=fail
@@ -739,6 +763,11 @@ Without allowance that is left an ask that is issued again still joins, and is a
 
 == Transport
 
+G10 two-clients-with-one-routing-id-are-both-served
+Two live clients that state the same routing id each get their own answers.
+    connect by-hand; hello; run 0; client 2; connect by-hand; hello; run 0; client 1; open 0
+    result 0; no-other 0; nothing Outcome; client 2; open 0; result 0; no-other 0; nothing Outcome
+
 G9 a-client-is-answered-on-its-new-connection-though-the-old-one-hangs faults
 A client that is back is answered, though its old connection stands.
     proxy; run 0; stall; connect directly; sync next=1 pending=0; open 0; result 0
@@ -773,80 +802,39 @@ A client that hears nothing goes on over a new connection, with a new routing id
 
 
 @case("Transport", "G8")
-async def a_frame_too_large_costs_only_its_connection(bench: Bench, peer: ConformancePeer) -> None:
+async def a_frame_too_large_costs_only_its_connection(stage: CaseStage) -> None:
     """A frame above the server's message_bytes is not run, and ends no more than the connection."""
+    size = stage.peer.message_bytes
     skip_unless(
-        peer.message_bytes <= LARGEST_FRAME,
-        f"the server takes frames of {peer.message_bytes >> 20} MiB: none larger is sent",
+        size <= LARGEST_FRAME, f"the server takes frames of {size >> 20} MiB: none larger is sent"
     )
-    asked = bench.echo(b"x" * peer.message_bytes)
-    peer.transmit(0, asked)
-    async with bench.next_connection(peer) as after:
-        synced = await after.sync(1, [0, 1])
-        refused = [each for each, _ in peer.all(messages.Refused)]
-        check(
-            synced.missing == [0, 1],
-            "the request was never seen here", f"missing {synced.missing}, refusals {refused}",
-        )  # fmt: skip
-    await bench.ran(asked, 0, "a request that is too large does not run")
+    stage.echo(0, size=size)
+    await stage.play("connect; sync next=1 pending=0 missing=0; ran 0 0")
 
 
 @case("Transport", "wire")
-async def a_message_of_65_frames_changes_nothing(bench: Bench, peer: ConformancePeer) -> None:
+async def a_message_of_65_frames_changes_nothing(stage: CaseStage) -> None:
     """A message of more than 64 frames changes nothing, and costs its connection at most."""
-    asked = await bench.running(peer)
-    header = messages.encode(messages.Finish(peer.session, [0, 1]))
+    await stage.play("run 0")
+    header = messages.encode(messages.Finish(stage.session, [0, 1]))
     for frames in (
         [header, *[b""] * 64],
-        [*peer.asked[0].frames, *[b""] * 63],
+        [*stage.asked[0].frames, *[b""] * 63],
         [header, *[b""] * 5000],
     ):
-        async with bench.raw(b"many-" + bench.nonce()) as (raw, _):
+        async with stage.bench.raw(b"many-" + stage.bench.nonce()) as (raw, _):
             raw.send_frames(*frames)
             await taken_in(raw)
-    await bench.runs_on(asked, "it runs on")
-    await bench.let_end(asked, peer)
+    await stage.play("runs 0; open 0; result 0")
 
 
 @case("Headers", "wire")
-async def requests_may_share_a_batch(bench: Bench, peer: ConformancePeer) -> None:
-    """The rows of a batch are taken as if they had come one by one."""
-    asked = [bench.echo(n) for n in range(3)]
-    bodies = [body_of(each) for each in asked]
-    sizes, digests = [len(each) for each in bodies], [bytes([n]) * 16 for n in range(3)]
-    header = [1, sizes, peer.session, [0, 1, 2], digests, None, [1, 1, 1], None, None]
-    peer.send_frames(cbor2.dumps(header), b"".join(bodies))
-    await peer.misses([], 3, [0, 3], "all three requests were seen before it")
-    for n in range(3):
-        check((await peer.result(n))["value"] == n, "an outcome of each", "another one")
-
-
-@case("Headers", "G6")
-async def a_row_that_is_refused_harms_no_other(bench: Bench, peer: ConformancePeer) -> None:
-    """Of a batch with a conflict, a repeated and a finished request the rest is run."""
-    first, second = bench.echo("first"), bench.echo("second")
-    one, over = peer.transmit(0, first, digest=S), peer.transmit(2, bench.echo(), digest=S)
-    await peer.outcome(0)
-    await peer.outcome(2)
-    peer.finish(2)
-    bodies = [one[1], body_of(bench.echo()), over[1], body_of(second)]
-    sizes, digests = [len(each) for each in bodies], [S, bytes(16), S, bytes(16)]
-    header = [1, sizes, peer.session, [0, 0, 2, 1], digests, None, 1, None, None]
-    peer.send_frames(cbor2.dumps(header), b"".join(bytes(each) for each in bodies))
-    check((await peer.result(1))["value"] == "second", "the outcome of the last", "another")
-    refused, _ = await peer.next(messages.Refused, "the conflict is refused")
-    check((refused.sequence, refused.code) == (0, "conflict"), "a conflict of 0", refused)
-    await peer.outcome(0, "the kept outcome of the repeated one")
-    await bench.ran(first, 1, "the repeated one runs once")
-
-
-@case("Headers", "wire")
-async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: ConformancePeer) -> None:
+async def what_only_looks_like_a_batch_changes_nothing(stage: CaseStage) -> None:
     """Columns of other lengths, sizes that are not those of the bodies, and a batch of none
     or of too many rows are malformed, and none of their rows is run."""
-    asked = bench.echo()
-    body = body_of(asked)
-    sizes, both = [len(body)] * 2, bytes(body) * 2
+    peer = stage.peer
+    body = bytes(peer.prepared(0, stage.bench.echo())[1])
+    sizes, both = [len(body)] * 2, body * 2
     for header, blob, why in (
         ([1, [], peer.session, 0, S, None, 1, None, None], b"", "a batch of none"),
         ([1, [0] * 65, peer.session, [*range(65)], S, None, 1, None, None], b"", "65 rows"),
@@ -860,33 +848,30 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Confo
         ([2, None, peer.session, [0, 1]], b"", "a kind that has no batches"),
     ):
         await malformed(peer, why, cbor2.dumps(header), blob)
-    await peer.misses([0, 3], 3, [0, 3], "none of them was seen")
-    await bench.ran(asked, 0, "nothing of that runs")
+    await stage.play("sync next=3 pending=0-2 missing=0-2; ran 0 0")
 
 
 @case("Headers", "wire")
-async def a_malformed_header_is_answered_with_an_error(bench: Bench, peer: ConformancePeer) -> None:
+async def a_malformed_header_is_answered_with_an_error(stage: CaseStage) -> None:
     """A header that is not of the document is answered with Error, malformed."""
     for header, why in MALFORMED:
-        await malformed(peer, why, header)
+        await malformed(stage.peer, why, header)
 
 
 @case("Headers", "G8")
-async def a_hostile_header_costs_nothing(bench: Bench, peer: ConformancePeer) -> None:
+async def a_hostile_header_costs_nothing(stage: CaseStage) -> None:
     """Deep nesting, claimed lengths and huge integers are refused as malformed."""
     for header, why in HOSTILE:
-        await malformed(peer, why, header)
+        await malformed(stage.peer, why, header)
     for size in (1, 7, 64, 1000):
-        await malformed(peer, f"{size + 1} random bytes", b"\xff" + os.urandom(size))
+        await malformed(stage.peer, f"{size + 1} random bytes", b"\xff" + os.urandom(size))
 
 
 @case("Headers", "wire")
-async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: ConformancePeer) -> None:
+async def the_wrong_number_of_frames_is_malformed(stage: CaseStage) -> None:
     """A request without a body, with two, or any other message with one, is malformed."""
-    request = messages.encode(messages.Request(peer.session, 0, S, None, 1, None))
-    finish = messages.encode(messages.Finish(peer.session, [0, 1]))
-    asked = bench.echo()
-    body = body_of(asked)
+    request, body = map(bytes, stage.peer.prepared(0, stage.bench.echo()))
+    finish = messages.encode(messages.Finish(stage.session, [0, 1]))
     for frames, why in (
         ((request,), "a request without a body"),
         ((request, body, body), "a request with two bodies"),
@@ -894,41 +879,34 @@ async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: Conformanc
         ((b"", finish), "an empty frame in front"),
         ((S, request, body), "an incarnation in front"),
     ):
-        await malformed(peer, why, *frames)
-    await peer.misses([0, 1], 1, [0, 1], "sequence 0 was never seen")
-    await bench.ran(asked, 0, "nothing of that runs")
+        await malformed(stage.peer, why, *frames)
+    await stage.play("sync next=1 pending=0 missing=0; ran 0 0")
 
 
 @case("Headers", "G6")
-async def malformed_messages_change_nothing(bench: Bench, peer: ConformancePeer) -> None:
+async def malformed_messages_change_nothing(stage: CaseStage) -> None:
     """A malformed message changes no entry: what runs goes on, what is kept stays."""
-    runs, kept = bench.wait(), bench.echo("kept")
-    peer.transmit(0, runs)
-    peer.transmit(1, kept)
-    await peer.outcome(1)
-    session = peer.session
+    await stage.play("run 0; echo 1; result 1")
+    session = stage.session
     for array in (
         [2, session, [0]], [2, session, [2, 0]], [2, session, [0, 2], 0], [2, session, {0: 2}],
-        [3, session, peer.epoch, 9, 9, 2, [0]], [3, session, peer.epoch, 9, 9, -1, []],
+        [3, session, stage.epoch, 9, 9, 2, [0]], [3, session, stage.epoch, 9, 9, -1, []],
         [3, session, b"", 9, 9, 2, []], [4, session], [4, session, -1], [4, session, 0, 1],
         [4, session, 0.0], [6, session, 1], [6, [session]], [7, session], [-2, session, [0, 2]],
         [2.0, session, [0, 2]], [True, None, session, 0, S, None, 1, None],
     ):  # fmt: skip
-        await malformed(peer, repr(array[:1] + array[2:]), cbor2.dumps(array))
-    peer.again(1)
-    await peer.outcome(1, "the kept outcome, unchanged")
-    await bench.runs_on(runs, "the other one runs on")
-    await bench.let_end(runs, peer)
+        await malformed(stage.peer, repr(array[:1] + array[2:]), cbor2.dumps(array))
+    await stage.play("again 1; result 1; runs 0; open 0; result 0")
 
 
 @case("Headers", "wire")
-async def integers_may_have_any_width(bench: Bench, peer: ConformancePeer) -> None:
+async def integers_may_have_any_width(stage: CaseStage) -> None:
     """Integers, floats and lengths in wider encodings than needed are taken."""
+    peer = stage.peer
     probe = b"\x98\x03\x19\x00\x05\x1b" + (7).to_bytes(8, "big") + b"\x78\x0astatistics"
     peer.send_frames(probe)
     await peer.next(messages.QueryAnswer, "an answer to a wide Query", lambda each: each.probe == 7)
-    asked = bench.echo("wide")
-    body = body_of(asked)
+    body = body_of(stage.bench.echo("wide"))
     header = (
         b"\x9a\x00\x00\x00\x09\x18\x01\xf6\x59\x00\x10" + peer.session + b"\x1a\x00\x00\x00\x00"
         b"\x58\x10"
@@ -946,10 +924,10 @@ async def integers_may_have_any_width(bench: Bench, peer: ConformancePeer) -> No
     await peer.outcome(0, "the kept outcome, for the same request in another encoding")
 
 
-@case("Headers", "wire")
-async def statistics_need_no_session(bench: Bench) -> None:
+@case("Headers", "wire", clients=0)
+async def statistics_need_no_session(stage: CaseStage) -> None:
     """A query for statistics is answered without a session, with its probe and a record."""
-    async with bench.connection() as peer:
+    async with stage.bench.connection() as peer:
         peer.send(messages.Query(2**62, "statistics"))
         stats, frames = await peer.next(messages.QueryAnswer)
         check(stats.probe == 2**62, "the same probe", stats)
@@ -957,23 +935,21 @@ async def statistics_need_no_session(bench: Bench) -> None:
 
 
 @case("Headers", "G5")
-async def a_client_cannot_speak_as_a_worker(bench: Bench, peer: ConformancePeer) -> None:
+async def a_client_cannot_speak_as_a_worker(stage: CaseStage) -> None:
     """Messages of workers, in the workers' frames, complete nothing on the clients' socket."""
-    asked = await bench.running(peer)
+    await stage.play("run 0")
     forged = body_of("forged")
     for number in range(3):
-        outcome = messages.WorkerOutcome(peer.session, 0, number, 0, 0.0)
+        outcome = messages.WorkerOutcome(stage.session, 0, number, 0, 0.0)
         frames = S, b"client", messages.encode(outcome), forged
-        await malformed(peer, "a worker's outcome in four frames", *frames)
+        await malformed(stage.peer, "a worker's outcome in four frames", *frames)
     hello = messages.encode(messages.WorkerHello(PROTOCOL_VERSION, 1, "x", True, 256))
-    await malformed(peer, "a worker's hello", S, hello)
-    check(not peer.all(messages.Outcome), "no outcome yet", peer.all(messages.Outcome))
-    await bench.open(asked)
-    check((await peer.result(0))["key"] == asked["key"], "its own outcome", "a forged one")
+    await malformed(stage.peer, "a worker's hello", S, hello)
+    await stage.play("nothing Outcome; open 0; result 0")
 
 
 @case("Bodies", "wire")
-async def values_come_back(bench: Bench) -> None:
+async def values_come_back(stage: CaseStage) -> None:
     """Every kind of value reaches the environment and comes back equal."""
     value: dict[Any, Any] = {
         "null": None, "bool": True, "int": -(2**40), "large": 2**70, "float": 0.1,
@@ -983,27 +959,27 @@ async def values_come_back(bench: Bench) -> None:
         "day": datetime.date(2026, 1, 2), "span": datetime.timedelta(seconds=-1.5),
         "uuid": uuid.UUID(int=1), "set": {1, 2, "three"}, "complex": 1 + 2j,
     }  # fmt: skip
-    async with bench.client() as peer:
-        peer.transmit(0, bench.echo(value))
-        back = (await peer.result(0))["value"]
-        for name, one in value.items():
-            check(back.get(name) == one, f"{name}: {one!r}", back.get(name))
+    stage.peer.transmit(0, stage.bench.echo(value))
+    back = (await stage.peer.result(0))["value"]
+    for name, one in value.items():
+        check(back.get(name) == one, f"{name}: {one!r}", back.get(name))
 
 
 @case("Bodies", "G9")
-async def an_unreadable_body_did_not_run(bench: Bench, peer: ConformancePeer) -> None:
+async def an_unreadable_body_did_not_run(stage: CaseStage) -> None:
     """A body that no worker can read is an outcome like any other: DID_NOT_RUN."""
     for sequence, body in enumerate((b"", b"\xff\x00", body_of(1)[:-1], b"\x81" * 1000)):
-        peer.transmit(sequence, None, body=body)
-        await peer.error(sequence, "any", "DID_NOT_RUN")
+        stage.peer.transmit(sequence, None, body=body)
+        await stage.peer.error(sequence, "any", "DID_NOT_RUN")
 
 
 @case("Bodies", "wire", needs=("fail",))
-async def a_group_has_an_item_for_each_member(bench: Bench, peer: ConformancePeer) -> None:
+async def a_group_has_an_item_for_each_member(stage: CaseStage) -> None:
     """The outcome of a group has ok and value, or ok and error, for each member in order."""
+    bench = stage.bench
     inputs = [bench.echo(0), bench.input("fail"), bench.echo(2)]
-    peer.transmit(0, inputs, body=body_of(inputs, kind="group"))
-    items = await peer.result(0)
+    stage.peer.transmit(0, inputs, body=body_of(inputs, kind="group"))
+    items = await stage.peer.result(0)
     check(isinstance(items, list) and len(items) == 3, "three items", items)
     good, bad = [items[0], items[2]], items[1]
     right = all(each["ok"] is True for each in good)
@@ -1015,21 +991,21 @@ async def a_group_has_an_item_for_each_member(bench: Bench, peer: ConformancePee
 
 
 @case("Bodies", "wire")
-async def only_the_state_columns_asked_for_come_back(bench: Bench, peer: ConformancePeer) -> None:
+async def only_the_state_columns_asked_for_come_back(stage: CaseStage) -> None:
     """The result's state has the columns that the request names, and no others."""
-    asked = bench.echo()
-    peer.transmit(0, asked, state_columns=["key"])
-    peer.transmit(1, bench.echo())
-    state = (await peer.result(0)).get("state")
-    check(state == {"key": asked["key"]}, "the column 'key' alone", state)
-    without = await peer.result(1)
+    stage.echo(0, state_columns=["key"])
+    stage.echo(1)
+    state = (await stage.peer.result(0)).get("state")
+    key = stage.asked[0].input["key"]
+    check(state == {"key": key}, "the column 'key' alone", state)
+    without = await stage.peer.result(1)
     check(not without.get("state"), "no state where no column is asked for", without)
 
 
-@case("Versions", "wire")
-async def a_foreign_version_is_refused_politely(bench: Bench) -> None:
+@case("Versions", "wire", clients=0)
+async def a_foreign_version_is_refused_politely(stage: CaseStage) -> None:
     """A hello of another version, whatever follows the version, gets Error, foreign-version."""
-    async with bench.connection() as peer:
+    async with stage.bench.connection() as peer:
         nonce = os.urandom(16)
         for array in (
             [0, PROTOCOL_VERSION + 1, nonce, 1, "conform", 1 << 20], [0, 999],
@@ -1043,50 +1019,21 @@ async def a_foreign_version_is_refused_politely(bench: Bench) -> None:
         await peer.hello()
 
 
-# == Cases about routes: what a client states as its identity, and connections left behind
-
-
-@case("Transport", "G10")
-async def two_clients_with_one_routing_id_are_both_served(bench: Bench) -> None:
-    """Two live clients that state the same routing id each get their own answers."""
-    identity = b"twin-" + bench.key().encode()
-    async with bench.raw(identity) as (one, _), bench.raw(identity) as (other, _):
-        asked = [bench.wait(), bench.wait()]
-        for peer, each in zip((one, other), asked, strict=True):
-            await peer.hello()
-            peer.transmit(0, each)
-            await bench.counted(each, "it runs", started=1)
-        for peer, each in zip((one, other), asked, strict=True):
-            await bench.open(each)
-            await peer.result(0, "the outcome on the connection that asked")
-        for peer in (one, other):
-            await peer.barrier()
-            check(not peer.received, "nothing that is the other one's", peer.received)
-
-
 @case("Connections", "G10")
-async def late_bytes_of_a_connection_that_was_replaced_are_only_late(bench: Bench) -> None:
+async def late_bytes_of_a_connection_that_was_replaced_are_only_late(stage: CaseStage) -> None:
     """The rest of a request, on a connection that its client has left, starts nothing again."""
-    identity = b"late-" + bench.key().encode()
-    asked = bench.echo(b"x" * 2000)
-    async with bench.raw(identity) as (old, socket):
-        await old.hello()
-        data = socket.encoded(old.prepared(0, asked))
-        socket.send_bytes(data[:1000])
-        async with bench.raw(identity) as (new, _):
-            new.resume(old)
-            await new.misses([0, 1], 1, [0, 1], "half a request is none")
-            new.again(0)
-            await new.result(0, "the outcome on the new connection")
-            socket.send_bytes(data[1000:])
-            await taken_in(old)
-            new.finish(0)
-            await new.barrier()
-            old.again(0)
-            await taken_in(old)
-            check(not old.all(messages.Outcome), "no outcome on the old one", old.received)
-            new.transmit(1, bench.echo())
-            await new.result(1, "an outcome on the new connection")
+    await stage.play("connect by-hand; hello")
+    old, socket = stage.peer, stage.socket
+    data = socket.encoded(old.prepared(0, stage.bench.echo(b"x" * 2000)))
+    socket.send_bytes(data[:1000])
+    await stage.play("connect by-hand; sync next=1 pending=0 missing=0; again 0; result 0")
+    socket.send_bytes(data[1000:])
+    await taken_in(old)
+    await stage.play("finish 0; barrier")
+    old.again(0)
+    await taken_in(old)
+    check(not old.all(messages.Outcome), "no outcome on the old one", old.received)
+    await stage.play("echo 1; result 1")
 
 
 # == Cases about sessions: hello, welcome, goodbye, and sessions that are not known
@@ -1095,10 +1042,10 @@ STATUSES = ("starting", "ready", "silent", "broken", "stopping")
 STATUS = {"status", "reason", "ready", "workers", "environment", "rerun"}
 
 
-@case("A session", "wire")
-async def a_hello_gets_a_welcome(bench: Bench) -> None:
+@case("A session", "wire", clients=0)
+async def a_hello_gets_a_welcome(stage: CaseStage) -> None:
     """The welcome has the hello's nonce, a session, an epoch, the limits and the status record."""
-    async with bench.connection() as peer:
+    async with stage.bench.connection() as peer:
         welcome = await peer.hello()
         check(welcome.version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", welcome)
         check(welcome.session != welcome.nonce, "a session id of the server's own", welcome)
@@ -1109,20 +1056,19 @@ async def a_hello_gets_a_welcome(bench: Bench) -> None:
 
 
 @case("A session", "wire")
-async def any_name_is_taken(bench: Bench) -> None:
+async def any_name_is_taken(stage: CaseStage) -> None:
     """A client's name may be long, empty or odd."""
-    async with bench.connection() as peer:
-        for name in ("", "x" * 10_000, "\u00e9" * 200, "a\nb\x00\x1b[31m"):
-            await peer.hello(name=name)
-            bench.end_later(peer.session)
+    for name in ("", "x" * 10_000, "\u00e9" * 200, "a\nb\x00\x1b[31m"):
+        await stage.hello(name=name)
 
 
 @case("When the session is unknown", "G4")
-async def an_unknown_session_is_told(bench: Bench, peer: ConformancePeer) -> None:
+async def an_unknown_session_is_told(stage: CaseStage) -> None:
     """Request, finish, sync and cancel of a session that is not known get Unknown, not gone."""
+    peer = stage.peer
     known, peer.session = peer.session, os.urandom(16)
     peer.epoch, epoch = os.urandom(16), peer.epoch
-    asked = bench.echo()
+    asked = stage.bench.echo()
     for say in (
         lambda: peer.transmit(0, asked),
         lambda: peer.finish(0),
@@ -1135,88 +1081,67 @@ async def an_unknown_session_is_told(bench: Bench, peer: ConformancePeer) -> Non
         check(unknown.gone is False, "nothing is proven of a foreign epoch", unknown)
     peer.goodbye()
     peer.session, peer.epoch = known, epoch
-    await peer.misses([0, 1], 1, [0, 1], "the known session is untouched")
-    await bench.ran(asked, 0, "nothing runs for an unknown session")
+    await stage.play("sync next=1 pending=0 missing=0; ran 0 0")
 
 
-# == Cases about requests: one outcome, duplicates, conflicts, deadlines, deaths
+# == Cases about requests: deadlines, deaths
 
 DEADLINES_S = (0.3, 1.0, 5.0)
 """The first that a rollout starts before: on a busy machine that may take a while."""
 
 
-async def started_before_its_deadline(
-    bench: Bench, peer: ConformancePeer
-) -> tuple[int, dict[str, Any]]:
-    """A rollout that runs, and whose deadline will pass."""
+async def started_before_its_deadline(stage: CaseStage) -> int:
+    """The sequence of a rollout that runs, and whose deadline will pass."""
+    bench = stage.bench
     for sequence, deadline_s in enumerate(DEADLINES_S):
         asked = bench.wait()
-        peer.transmit(sequence, asked, deadline_s=deadline_s)
+        stage.peer.transmit(sequence, asked, deadline_s=deadline_s)
         with trio.move_on_after(deadline_s):
             while not (await bench.counts(asked)).started:  # noqa: ASYNC110  # a count is asked for
                 await trio.sleep(LOOK_S)
         if (await bench.counts(asked)).started:
-            return sequence, asked
+            return sequence
     raise CaseFailed(f"a start within {DEADLINES_S[-1]:g} s", "none")
 
 
 @case("Requests", "G7")
-async def a_deadline_stops_what_runs(bench: Bench, peer: ConformancePeer) -> None:
+async def a_deadline_stops_what_runs(stage: CaseStage) -> None:
     """At its deadline a running request ends as an error, and its code is cancelled."""
-    sequence, asked = await started_before_its_deadline(bench, peer)
-    record = await peer.error(sequence)
+    n = await started_before_its_deadline(stage)
+    record = await stage.peer.error(n)
     told = (record["code"], record["verdict"])
     right = told in (("deadline", "RAN_AND_FAILED"), ("no-answer", "MAY_HAVE_RUN"))
     check(right, "the code 'deadline', RAN_AND_FAILED", record)
-    await bench.is_cancelled(asked)
-    peer.again(sequence)
-    await peer.error(sequence)
+    await stage.play(f"cancelled {n}; again {n}; error {n}")
 
 
 @case("Requests", "G9")
-async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: ConformancePeer) -> None:
+async def a_deadline_holds_while_the_client_is_away(stage: CaseStage) -> None:
     """A deadline passes whether or not the client is there, which finds its outcome later."""
-    async with bench.next_connection(peer) as gone:
-        await gone.sync(0, [])
-        sequence, asked = await started_before_its_deadline(bench, gone)
-        peer.connection = gone.connection
-    await bench.counted(asked, "it was cancelled at its deadline", cancelled=1, running=0)
-    async with bench.next_connection(peer) as back:
-        await back.misses([], sequence + 1, [sequence, sequence + 1], "the request is known")
-        record = await back.error(sequence)
-        check(record["verdict"] != "DID_NOT_RUN", "that it ran", record)
+    await stage.play("connect; sync next=0")
+    n = await started_before_its_deadline(stage)
+    await stage.play(f"hang-up; cancelled {n}; connect; sync next={n + 1} pending={n}")
+    record = await stage.peer.error(n)
+    check(record["verdict"] != "DID_NOT_RUN", "that it ran", record)
 
 
 @case("Requests", "G2", needs=("die",))
-async def with_consent_a_death_is_followed_by_another_run(
-    bench: Bench, peer: ConformancePeer
-) -> None:
+async def with_consent_a_death_is_followed_by_another_run(stage: CaseStage) -> None:
     """With consent and allowance it is run again after the death, and the outcome counts both."""
-    be_patient(bench, peer)
-    asked = bench.input("die", times=1)
-    peer.transmit(0, asked, rerun=True, allowance=3)
-    outcome = await peer.outcome(0)
-    skip_unless(
-        outcome.message.status == 0 or outcome.message.executions > 1,
-        "the server grants one execution only",
-    )
-    check(outcome.message.status == 0, "the second run's result", value_of(outcome))
-    check(outcome.message.executions == 2, "two executions", outcome.message)
-    await bench.ran(asked, 2, "it ran twice")
+    await stage.play("patient; die 0 times=1 rerun=true allowance=3")
+    first = (await stage.peer.outcome(0)).message
+    granted = first.status == 0 or first.executions > 1
+    skip_unless(granted, "the server grants one execution only")
+    await stage.play("again 0; result 0 executions=2; ran 0 2")
 
 
 @case("Requests", "G2", needs=("die",))
-async def the_allowance_caps_the_executions(bench: Bench, peer: ConformancePeer) -> None:
+async def the_allowance_caps_the_executions(stage: CaseStage) -> None:
     """A request that kills each of its workers ends when its allowance is used up."""
-    be_patient(bench, peer)
-    asked = bench.input("die")
-    peer.transmit(0, asked, rerun=True, allowance=3)
-    outcome = await peer.outcome(0)
-    record = value_of(outcome)
-    check(outcome.message.status == 1, "an error", record)
-    check(record.get("code") == "worker-lost", "worker-lost", record)
-    check(outcome.message.executions <= 2, "two executions at most", outcome.message)
-    await bench.ran(asked, outcome.message.executions, "it ran as often as it says")
+    await stage.play("patient; die 0 rerun=true allowance=3")
+    executions = (await stage.peer.outcome(0)).message.executions
+    check(executions <= 2, "two executions at most", executions)
+    await stage.play(f"again 0; error 0 worker-lost; ran 0 {executions}")
 
 
 # == Cases about what repairs a loss: sync, finish, cancel, connections
@@ -1226,43 +1151,32 @@ LARGEST_WINDOW = 20_000
 
 
 @case("Sync", "G8")
-async def more_than_a_window_of_pending_is_ignored(bench: Bench, peer: ConformancePeer) -> None:
+async def more_than_a_window_of_pending_is_ignored(stage: CaseStage) -> None:
     """A statement with more than a window pending changes nothing."""
-    far = peer.window + 10
-    asked = await bench.running(peer, far)
-    peer.sync_nowait(far + 1, [0, peer.window + 1])
-    await peer.barrier()
-    await bench.runs_on(asked, "what it left out runs on")
-    await bench.let_end(asked, peer, far)
+    far = stage.window + 10
+    await stage.play(f"run {far}")
+    stage.peer.sync_nowait(far + 1, [0, stage.window + 1])
+    await stage.play(f"barrier; runs {far}; open {far}; result {far}")
 
 
 @case("Sync", "G8")
-async def more_gaps_than_a_window_are_ignored(bench: Bench, peer: ConformancePeer) -> None:
+async def more_gaps_than_a_window_are_ignored(stage: CaseStage) -> None:
     """A finish that would leave more gaps than a window can changes nothing."""
-    skip_unless(peer.window <= LARGEST_WINDOW, f"the window is {peer.window}")
-    asked = await bench.running(peer)
-    peer.finish(*range(0, 2 * peer.window + 8, 2))
-    await peer.barrier()
-    await bench.runs_on(asked, "what it names runs on")
-    await bench.let_end(asked, peer)
+    window = stage.window
+    skip_unless(window <= LARGEST_WINDOW, f"the window is {window}")
+    await stage.play(f"run 0; finish 0-{2 * window + 6}/2; barrier; runs 0; open 0; result 0")
 
 
 @case("Cancel, and a caller's limit", "G7")
-async def started_is_true_of_all_that_ran(bench: Bench, peer: ConformancePeer) -> None:
+async def started_is_true_of_all_that_ran(stage: CaseStage) -> None:
     """A request that was cancelled right behind it, and is said not to have started, never runs."""
-    asked = [bench.wait(seconds=0.2) for _ in range(30)]
-    for n, one in enumerate(asked):
-        peer.transmit(n, one)
-        peer.send(messages.Cancel(peer.session, n))
-    denied = [one for n, one in enumerate(asked) if await peer.cancelled(n) is False]
-    await trio.sleep(bench.settle_s)
-    for one in denied:
-        counts = await bench.counts(one)
-        check(counts.started == 0, "what never started did not run", counts)
-    for one in asked:
-        await bench.counted(one, "nothing goes on", running=0)
-        counts = await bench.counts(one)
-        check(counts.started <= 1, "each ran at most once", counts)
+    asked = range(30)
+    for n in asked:
+        stage.wait(n, seconds=0.2)
+        stage.peer.send(messages.Cancel(stage.session, n))
+    for n in [n for n in asked if await stage.peer.cancelled(n) is False]:
+        await stage.play(f"ran {n} 0")
+    await stage.play("ended 0-29")
 
 
 # == Cases about refusals, for now and for good, and the least client there is
@@ -1270,43 +1184,42 @@ async def started_is_true_of_all_that_ran(bench: Bench, peer: ConformancePeer) -
 AGAIN_S = 0.05
 
 
-async def taken_at_last(bench: Bench, peer: ConformancePeer, sequence: int) -> None:
+async def taken_at_last(stage: CaseStage, n: int) -> None:
     """What was refused for now is asked for again, until it is taken, and has run once."""
-    with trio.move_on_after(bench.patience_s):
-        while not any(each.sequence == sequence for each, _ in peer.all(messages.Outcome)):
-            peer.again(sequence)
+    peer = stage.peer
+    with trio.move_on_after(stage.bench.patience_s):
+        while not any(each.sequence == n for each, _ in peer.all(messages.Outcome)):
+            peer.again(n)
             await peer.barrier()
             await trio.sleep(AGAIN_S)
     peer.received = [each for each in peer.received if type(each.message) is messages.Outcome]
-    await peer.result(sequence, "its outcome, once there is room")
-    await bench.ran(peer.asked[sequence].input, 1, "it ran once")
+    await stage.play(f"result {n}; ran {n} 1")
 
 
 @case("Refusals", "G8")
-async def a_full_window_refuses_for_now(bench: Bench, peer: ConformancePeer) -> None:
+async def a_full_window_refuses_for_now(stage: CaseStage) -> None:
     """Past the window a request is refused with a delay, and taken under the same id later."""
-    window = peer.window
+    window = stage.window
     skip_unless(window <= LARGEST_WINDOW, f"the window is {window}; {LARGEST_WINDOW} is filled")
-    held = bench.held()
-    peer.transmit(0, held)
-    for sequence in range(1, window):
-        peer.transmit(sequence, held)
-    peer.transmit(window, bench.echo("at last"))
-    refused, _ = await peer.next(
+    held = stage.bench.held()
+    for sequence in range(window):
+        stage.peer.transmit(sequence, held)
+    stage.echo(window)
+    refused, _ = await stage.peer.next(
         messages.Refused, "a refusal of the request past the window",
         lambda each: each.sequence == window,
     )  # fmt: skip
     check(refused.code in ("window", "queue-full"), "the code 'window'", refused)
     check(refused.delay_s is not None, "for now: a delay", refused)
-    peer.send(messages.Finish(peer.session, [0, window]))
-    await taken_at_last(bench, peer, window)
+    stage.peer.send(messages.Finish(stage.session, [0, window]))
+    await taken_at_last(stage, window)
 
 
 @case("A minimal client", "G2")
-async def a_client_that_only_repeats_itself_is_served(bench: Bench, peer: ConformancePeer) -> None:
+async def a_client_that_only_repeats_itself_is_served(stage: CaseStage) -> None:
     """Hello until welcome, the same request again and again, finish: that is enough."""
-    asked = bench.wait(seconds=0.3)
-    peer.transmit(0, asked)
+    peer = stage.peer
+    stage.wait(0, seconds=0.3)
     peer.patience_s, patience_s = AGAIN_S, peer.patience_s
     outcome = None
     with trio.move_on_after(patience_s):
@@ -1317,9 +1230,7 @@ async def a_client_that_only_repeats_itself_is_served(bench: Bench, peer: Confor
                 peer.again(0)
     peer.patience_s = patience_s
     check(outcome is not None and outcome.message.status == 0, "its outcome", outcome)
-    peer.finish(0)
-    peer.again(0)
-    await peer.refused(0, "finished")
+    await stage.play("finish 0; again 0; refused 0 finished")
 
 
 # == Cases at the bounds of a server that are small, and known: queue and sessions
@@ -1329,30 +1240,28 @@ SESSIONS_MOST = 256
 
 
 @case("Refusals", "G8")
-async def a_full_queue_refuses_for_now(bench: Bench) -> None:
+async def a_full_queue_refuses_for_now(stage: CaseStage) -> None:
     """A request without room to wait is refused with a delay, and taken under its id later."""
-    queue = int(bench.limit("queue", QUEUE_MOST))
-    async with bench.client() as peer:
-        held = bench.held()
-        last = min(peer.window, 2 * queue + QUEUE_MOST) - 1
-        for sequence in range(last):
-            peer.transmit(sequence, held)
-        peer.transmit(last, bench.echo("at last"))
-        await peer.barrier()
-        refused = {each.sequence: each for each, _ in peer.all(messages.Refused)}
-        skip_unless(last in refused, f"{last + 1} requests, the window of one session, find room")
-        wrong = [each for each in refused.values() if each.code != "queue-full"]
-        check(not wrong, "the code 'queue-full'", wrong)
-        check(refused[last].delay_s is not None, "for now: a delay", refused[last])
-        await peer.misses(
-            [last, last + 1], last + 1, [last, last + 1], "what was refused has not been seen"
-        )
-        await taken_at_last(bench, peer, last)
+    queue, peer = int(stage.bench.limit("queue", QUEUE_MOST)), stage.peer
+    held = stage.bench.held()
+    last = min(peer.window, 2 * queue + QUEUE_MOST) - 1
+    for sequence in range(last):
+        peer.transmit(sequence, held)
+    stage.echo(last)
+    await peer.barrier()
+    refused = {each.sequence: each for each, _ in peer.all(messages.Refused)}
+    skip_unless(last in refused, f"{last + 1} requests, the window of one session, find room")
+    wrong = [each for each in refused.values() if each.code != "queue-full"]
+    check(not wrong, "the code 'queue-full'", wrong)
+    check(refused[last].delay_s is not None, "for now: a delay", refused[last])
+    await stage.sync(next=last + 1, pending=last, missing=last)  # what was refused was not seen
+    await taken_at_last(stage, last)
 
 
-@case("A session", "G10")
-async def a_connection_opens_so_many_sessions(bench: Bench) -> None:
+@case("A session", "G10", clients=0)
+async def a_connection_opens_so_many_sessions(stage: CaseStage) -> None:
     """Past connection_sessions a hello is told no-session, on this connection and no other."""
+    bench = stage.bench
     most = int(bench.limit("connection_sessions", SESSIONS_MOST))
     async with bench.connection() as peer:
         for _ in range(most):
@@ -1369,9 +1278,10 @@ async def a_connection_opens_so_many_sessions(bench: Bench) -> None:
         await peer.hello(nonce)
 
 
-@case("A session", "G8")
-async def past_all_sessions_a_hello_is_told_so(bench: Bench) -> None:
+@case("A session", "G8", clients=0)
+async def past_all_sessions_a_hello_is_told_so(stage: CaseStage) -> None:
     """Past sessions in all, all of them at work, a hello is told no-session."""
+    bench = stage.bench
     most = int(bench.limit("sessions", SESSIONS_MOST))
     async with _at_work(bench) as (peers, stack):
         while True:
@@ -1390,29 +1300,23 @@ async def past_all_sessions_a_hello_is_told_so(bench: Bench) -> None:
 
 
 @case("A session", "G10")
-async def an_idle_session_makes_room(bench: Bench) -> None:
+async def an_idle_session_makes_room(stage: CaseStage) -> None:
     """Past sessions in all one without work is forgotten for a new one: it is gone, and
     settled, for nothing of it was unfinished."""
+    bench, idle = stage.bench, stage.peer
     most = int(bench.limit("sessions", SESSIONS_MOST))
-    async with bench.client() as idle:
-        idle.transmit(0, bench.echo())
-        await idle.result(0)
-        idle.finish(0)
-        await idle.barrier()
-        async with _at_work(bench) as (peers, stack):
-            for _ in range(most - 1):  # one too many, with the bench's
-                peers.append(await stack.enter_async_context(bench.client()))
-                await _work(bench, peers[-1])
-            idle.transmit(1, bench.echo("again"))
-            unknown = await idle.unknown()
-            check(not unknown.settled, "nothing is proven without an epoch", unknown)
-            idle.sync_nowait(2, [1, 2])
-            unknown = await idle.unknown()
-            check(unknown.gone and unknown.settled, "gone, and settled", unknown)
-        await idle.hello()
-        idle.transmit(0, bench.echo("again"))
-        value = await idle.result(0, "the outcome in a new session")
-        check(value["value"] == "again", "its outcome", value)
+    await stage.play("echo 0; result 0; finish 0; barrier")
+    async with _at_work(bench) as (peers, stack):
+        for _ in range(most - 1):  # one too many, with the bench's
+            peers.append(await stack.enter_async_context(bench.client()))
+            await _work(bench, peers[-1])
+        stage.echo(1)
+        unknown = await idle.unknown()
+        check(not unknown.settled, "nothing is proven without an epoch", unknown)
+        idle.sync_nowait(2, [1, 2])
+        unknown = await idle.unknown()
+        check(unknown.gone and unknown.settled, "gone, and settled", unknown)
+    await stage.play("hello; echo 0; result 0")
 
 
 @asynccontextmanager
@@ -1440,29 +1344,22 @@ LEASE_MOST_S = 10.0
 """A longer lease is not waited for."""
 
 
-@case("A session", "G7")
-async def the_work_of_a_silent_client_ends_with_its_lease(bench: Bench) -> None:
+@case("A session", "G7", clients=2)
+async def the_work_of_a_silent_client_ends_with_its_lease(stage: CaseStage) -> None:
     """Work is cancelled after lease_s without a word, not before; a ping keeps it."""
+    bench = stage.bench
     lease_s = bench.limit("lease_s", LEASE_MOST_S)
     bench.be_patient(bench.patience_s + 2 * lease_s)
-    async with bench.client() as silent, bench.client() as heard:
-        mine, theirs = bench.wait(), bench.wait()
-        heard.transmit(0, theirs)
-        await bench.counted(theirs, "it runs", started=1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_ping, heard, lease_s / 8)
-            began_s = trio.current_time()
-            silent.transmit(0, mine)
-            await bench.counted(mine, "it runs", started=1)
-            await bench.counted(mine, "it is cancelled after the lease", cancelled=1, running=0)
-            lasted_s = trio.current_time() - began_s
-            nursery.cancel_scope.cancel()
-        check(lasted_s >= 0.9 * lease_s, f"a lease of {lease_s:g} s", f"{lasted_s:.2f} s")
-        await bench.runs_on(theirs, "the work of the client that pings runs on")
-        await bench.let_end(theirs, heard)
-        silent.sync_nowait(1, [0, 1])
-        await silent.unknown()
-        await bench.ran(mine, 1, "it ran once")
+    await stage.play("client 2; run 0")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_ping, stage.peer, lease_s / 8)
+        began_s = trio.current_time()
+        await stage.play("client 1; run 0; cancelled 0")
+        lasted_s = trio.current_time() - began_s
+        nursery.cancel_scope.cancel()
+    check(lasted_s >= 0.9 * lease_s, f"a lease of {lease_s:g} s", f"{lasted_s:.2f} s")
+    await stage.play("client 2; runs 0; open 0; result 0")
+    await stage.play("client 1; say-sync next=1 pending=0; unknown; ran 0 1")
 
 
 async def _ping(peer: ConformancePeer, every_s: float) -> None:
@@ -1472,10 +1369,11 @@ async def _ping(peer: ConformancePeer, every_s: float) -> None:
 
 
 @case("A session", "G7")
-async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: ConformancePeer) -> None:
+async def a_nonce_whose_client_has_left_opens_nothing(stage: CaseStage) -> None:
     """After a goodbye, by session or by nonce, a late hello with that nonce gets no-session."""
+    peer = stage.peer
     for say_nonce in (False, True):
-        nonce = bench.nonce()
+        nonce = stage.bench.nonce()
         if say_nonce:
             peer.send(messages.Goodbye(nonce))
         else:
@@ -1488,11 +1386,15 @@ async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: Confor
 
 
 @case("When the session is unknown", "G1")
-async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: ConformancePeer) -> None:
+async def a_restarted_server_has_a_new_epoch(stage: CaseStage) -> None:
     """After a kill and a restart old sessions are unknown, and gone once nothing of them runs."""
-    asked = await bench.running(peer)
+    bench, peer = stage.bench, stage.peer
+    await stage.play("run 0")
+    asked = peer.asked[0].input
     await bench.restart()
-    async with bench.client() as fresh, bench.next_connection(peer) as back:
+    await stage.play("connect")
+    back = stage.peer
+    async with bench.client() as fresh:
         check(fresh.epoch != peer.epoch, "another epoch", fresh.epoch.hex())
         check(fresh.session != peer.session, "another session", fresh.session.hex())
         back.again(0)
@@ -1519,10 +1421,11 @@ async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: ConformancePeer
 
 
 @case("Which keys there are", "wire")
-async def keys_are_listed_without_a_session(bench: Bench) -> None:
+async def keys_are_listed_without_a_session(stage: CaseStage) -> None:
     """A query for keys needs no session; pages have the keys of its namespace."""
-    async with bench.client() as peer, bench.connection() as stranger:
-        skip_unless("durable" in peer.server, "the server takes no keys")
+    bench, peer = stage.bench, stage.peer
+    skip_without_keys(peer)
+    async with bench.connection() as stranger:
         namespace = new_id()
         names = [bench.key() for _ in range(3)]
         for sequence, name in enumerate(names):
@@ -1561,26 +1464,23 @@ STALL_S = 0.3
 
 
 @case("Requests", "G4", faults=True)
-async def an_outcome_lost_on_its_way_is_replayed(bench: Bench) -> None:
+async def an_outcome_lost_on_its_way_is_replayed(stage: CaseStage) -> None:
     """Cut between the sending of an outcome and its receipt, it is there after the reconnect."""
-    async with bench.proxied() as (proxy, peer):
-        asked = await bench.running(peer)
-        mark = asked["key"].encode()
-        with trio.move_on_after(bench.patience_s):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(proxy.cut_before_receipt, lambda data: mark in data)
-                await bench.open(asked)
-        check(proxy.counters.withheld_bytes > 0, "an outcome on its way", "none came by")
-        async with bench.next_connection(peer, through=proxy.address) as back:
-            await back.sync(1, [0, 1])
-            await back.outcome(0, "the outcome that was lost")
-            back.again(0)
-            await back.outcome(0)
+    await stage.play("proxy; run 0")
+    mark = stage.asked[0].input["key"].encode()
+    with trio.move_on_after(stage.bench.patience_s):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.through.cut_before_receipt, lambda data: mark in data)
+            await stage.play("open 0")
+    withheld = stage.through.counters.withheld_bytes
+    check(withheld > 0, "an outcome on its way", "none came by")
+    await stage.play("connect; sync next=1 pending=0; result 0; again 0; result 0")
 
 
-@case("A good client", "G2", faults=True)
-async def many_rollouts_through_cuts_run_once_each(bench: Bench) -> None:
+@case("A good client", "G2", faults=True, clients=0)
+async def many_rollouts_through_cuts_run_once_each(stage: CaseStage) -> None:
     """A hundred rollouts, sent again through cuts, stalls and half-open connections, run once."""
+    bench = stage.bench
     asked = [bench.wait(seconds=RUN_S) for _ in range(ROLLOUTS)]
     async with bench.proxy(seed=1) as proxy:
         client = PatientClient(bench.network, proxy.address)
@@ -1643,7 +1543,7 @@ CASES = tuple(
     sorted(
         (
             *(each for each in list(globals().values()) if isinstance(each, Case)),
-            *cases_of(SCRIPTS, _scripted),
+            *cases_of(SCRIPTS),
         ),
         key=lambda each: (each.faults, SECTIONS.index(each.section)),
     )

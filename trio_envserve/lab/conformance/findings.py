@@ -3,9 +3,8 @@
 Theory of operation
 -------------------
 A case is a script in a table (:mod:`.script`), or else an async function whose name is the
-case's name and whose docstring is the one line that says what a right server does.  It is
-given its bench, and for each further parameter a client with a session of its own.  It
-returns (passed), raises
+case's name and whose docstring is the one line that says what a right server does.  It is given
+the stage on which scripts are played, returns (passed), raises
 :class:`CaseFailed` (with what was expected and what was seen) or
 :class:`CaseSkipped` (this server cannot be asked).  :func:`case` turns it into
 a :class:`Case` and says where the line comes from: a heading of
@@ -22,8 +21,8 @@ from typing import Any, TypeAlias
 
 from ...core.errors import EnvServeError
 
-CaseMain: TypeAlias = Callable[..., Awaitable[None]]
-"""Given the bench of the case, that of a server, or that of a worker; and clients."""
+CaseMain: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Given the stage of the case, that of a server, or that of a worker."""
 
 
 class CaseFailed(EnvServeError):
@@ -73,7 +72,7 @@ class Case:
     """Whether it runs through the fault proxy."""
     main: CaseMain
     clients: int
-    """How many it is given beside its bench."""
+    """Number of clients with a session that there are when it begins, for a server's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,14 +95,18 @@ class Finding:
 
 
 def case(
-    section: str, guarantee: str, *, needs: tuple[str, ...] = (), faults: bool = False
+    section: str,
+    guarantee: str,
+    *,
+    needs: tuple[str, ...] = (),
+    faults: bool = False,
+    clients: int = 1,
 ) -> Callable[[CaseMain], Case]:
     """Make a case of an async function; see the module's text."""
 
     def make(main: CaseMain) -> Case:
         line = " ".join((inspect.getdoc(main) or "").split())
         name = getattr(main, "__name__", "").replace("_", "-")
-        clients = len(inspect.signature(main).parameters) - 1
         return Case(name, line, section, guarantee, needs, faults, main, clients)
 
     return make

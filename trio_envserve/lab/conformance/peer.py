@@ -153,6 +153,8 @@ class ConformancePeer:
         """The requests of the session, over whichever connection of its client."""
         self.received: list[Received] = []
         """The messages that came and were not asked for yet, in order."""
+        self.held: list[tuple[Body, ...]] | None = None
+        """Requests to be sent together; None: each is sent at once."""
         self._socket = socket
         self._made = made
         self._stats_probe = 0
@@ -170,8 +172,21 @@ class ConformancePeer:
 
     def send_frames(self, *frames: Body) -> None:
         """Send any frames at all."""
-        if not self._socket.send_nowait(frames):
+        if self.held is not None:
+            self.held.append(frames)
+        elif not self._socket.send_nowait(frames):
             raise CaseFailed("a connection that takes messages", "its outbox is full")
+
+    def hold(self) -> None:
+        """Send no request before :meth:`together`."""
+        self.held = []
+
+    def together(self) -> None:
+        """Send the requests that were held, as one batch."""
+        held, self.held = self.held or [], None
+        rows = [(messages.decode(head, most_bytes=len(head)), body) for head, body in held]
+        ((header, bodies),) = messages.in_batches(rows)
+        self.send_frames(header, bodies)
 
     def resume(self, other: ConformancePeer, *, connection: int | None = None) -> None:
         """Go on with the session of another peer, as the client's next connection."""
@@ -385,11 +400,6 @@ class ConformancePeer:
         )
         self.server = synced.server
         return synced
-
-    async def misses(self, missing: Spans, next_sequence: int, pending: Spans, what: str) -> None:
-        """State what is held; of that these must be missing."""
-        synced = await self.sync(next_sequence, pending)
-        check(synced.missing == missing, what, synced)
 
     async def unknown(self) -> messages.Unknown:
         """The answer to a message of a session that is not known."""

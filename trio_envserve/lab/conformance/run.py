@@ -13,7 +13,7 @@ import trio
 from ...core.errors import EnvServeError
 from ...net import Network, open_zmq_network, parse_peer_address, unwrap_single
 from .bench import open_bench
-from .cases import CASES
+from .cases import CASES, CaseStage
 from .environment import CONTRACT
 from .findings import Case, CaseFailed, CaseResult, CaseSkipped, Finding, Unreachable
 from .peer import open_peer, value_of
@@ -284,7 +284,7 @@ async def _run(network: Network, options: Options, watch: ServerWatch, case: Cas
                 async with AsyncExitStack() as stack:
                     opened = [bench.client() for _ in range(case.clients)]
                     peers = [await stack.enter_async_context(each) for each in opened]
-                    await case.main(bench, *peers)
+                    await case.main(CaseStage(bench, peers, stack))
                     await bench.check_runs()
         except (CaseFailed, CaseSkipped) as error:
             failure = error

@@ -20,9 +20,10 @@ second one, ``0-8/2``; a word whose first argument is ``n`` is done for one afte
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .findings import Case, CaseFailed
@@ -90,10 +91,19 @@ async def play(stage: Any, steps: Sequence[Step]) -> None:
             raise type(failed)(expected, failed.seen) from None
 
 
-def cases_of(
-    table: str, main: Callable[[list[Step]], Callable[..., Awaitable[None]]]
-) -> Iterator[Case]:
-    """The cases of a table; ``main`` makes the function of one from its steps."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """The main function of a case that is a script."""
+
+    steps: Sequence[Step]
+
+    async def __call__(self, stage: Any) -> None:
+        """Do all steps."""
+        await play(stage, self.steps)
+
+
+def cases_of(table: str) -> Iterator[Case]:
+    """The cases of a table."""
     section = ""
     for block in filter(None, map(str.strip, table.split("\n\n"))):
         if block.startswith("== "):
@@ -107,4 +117,4 @@ def cases_of(
         steps = steps_of(";".join(line for line in lines if line.startswith(" ")))
         clients = max([1, *(n for each in steps if each.word == "client" for n in each.about[0])])
         faults = "faults" in options
-        yield Case(name, prose, section, guarantee, needs, faults, main(steps), clients)
+        yield Case(name, prose, section, guarantee, needs, faults, Script(steps), clients)

@@ -52,10 +52,10 @@ from ...host.processes import WorkerProcess, start_process
 from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
-from .findings import Case, CaseFailed, CaseMain, Finding, TimedOut, case, check
+from .findings import Case, CaseFailed, Finding, TimedOut, case, check
 from .peer import body_of
 from .run import ConformanceReport, judge_case
-from .script import Step, cases_of, numbers, play
+from .script import cases_of, numbers
 
 BEAT_S = 0.1
 CLIENT = "a client's route"
@@ -529,13 +529,6 @@ After Retire the worker tears down and exits with status 0.
 """
 
 
-def _scripted(steps: Sequence[Step]) -> CaseMain:
-    async def main(b: WorkerBench) -> None:
-        await play(b, steps)
-
-    return main
-
-
 @case(SAID, "G8")
 async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     """A message that is not for workers is ignored, and what comes after it is done."""
@@ -583,7 +576,7 @@ WORKER_CASES: tuple[Case, ...] = tuple(
     sorted(
         (
             *(each for each in list(globals().values()) if type(each) is Case),
-            *cases_of(SCRIPTS, _scripted),
+            *cases_of(SCRIPTS),
         ),
         key=lambda each: (STARTED, SAID).index(each.section),
     )
