@@ -104,6 +104,15 @@ async def test_it_passes_what_needs_to_know_its_limits(tmp_path: Path):
     assert report.of(CaseResult.SKIPPED) == []
 
 
+async def test_cases_whose_steps_no_stage_could_do_are_passed(tmp_path: Path):
+    broken = ("each-nonce-*", "what-may-have-run-without-*", "a-foreign-version-*")
+    with trio.fail_after(120):
+        async with served(tmp_path) as server:
+            report = await judged(server.address, *broken)
+    assert failures(report) == []
+    assert len(report.of(CaseResult.PASSED)) == len(broken)
+
+
 async def test_it_passes_what_needs_to_restart_it(tmp_path: Path):
     limits = {"restart_pause_s": 0.02, "restart_pause_max_s": 0.1}
     with trio.fail_after(120):

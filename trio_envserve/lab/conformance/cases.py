@@ -547,7 +547,7 @@ A doubled hello, also over another connection, gets the session that is there.
 
 G2 each-nonce-gets-a-session-of-its-own
 Sessions have the same sequences and nothing to do with each other.
-    run 0; client 2; echo 0; result 0; finish 0-3; cancel 4 never; goodbye; barrier
+    run 0; client 2; echo 0; result 0; finish 0-3; cancel 4 unseen; goodbye; barrier
     client 1; runs 0; open 0; result 0
 
 G9 an-outcome-larger-than-its-client-takes-is-an-error

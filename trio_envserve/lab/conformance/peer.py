@@ -199,7 +199,7 @@ class ConformancePeer:
     def prepared(
         self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
         rerun: bool | None = None, allowance: int = 1, deadline_s: float | None = None,
-        session: bytes | None = None, **fields: Any,
+        session: bytes | None = None, earlier: int | None = None, **fields: Any,
     ) -> tuple[Body, ...]:  # fmt: skip
         """The frames of a request, not sent yet.  ``fields`` are further fields of its body."""
         if body is None:
@@ -209,7 +209,13 @@ class ConformancePeer:
             digest = hashlib.blake2b(bytes(body) + options, digest_size=16).digest()
         header = messages.encode(
             messages.Request(
-                session or self.session, sequence, digest, rerun, allowance, deadline_s
+                session or self.session,
+                sequence,
+                digest,
+                rerun,
+                allowance,
+                deadline_s,
+                earlier=earlier,
             )
         )
         self.asked.setdefault(sequence, FirstRequest(asked, (header, body)))
