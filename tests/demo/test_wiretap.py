@@ -7,7 +7,7 @@ import json
 import trio
 
 from trio_envserve import open_client, open_server
-from trio_envserve.lab.demo.wiretap import CallerTap, TappedNetwork
+from trio_envserve.lab.demo.wiretap import CallLogNetwork
 from trio_envserve.lab.logs import EventLog
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.testing.retransmit import RetransmittingNetwork
@@ -33,7 +33,7 @@ async def test_every_transmission_and_every_outcome_is_written_down(tmp_path):
     path, environment, network = tmp_path / "log", Gate(), MemoryNetwork()
     log = EventLog(path)
     received: set[str] = set()
-    tapped = TappedNetwork(network, CallerTap("c7", log, received))
+    tapped = CallLogNetwork(network, "c7", log, received)
     with trio.fail_after(60):
         async with (
             open_server(environment, workers=0, bind="memory:tapped", network=network) as server,
@@ -57,7 +57,7 @@ async def test_every_transmission_and_every_outcome_is_written_down(tmp_path):
 
 async def test_the_router_side_is_the_wrapped_network_s(tmp_path):
     network, log = MemoryNetwork(), EventLog(tmp_path / "log")
-    tapped = TappedNetwork(network, CallerTap("c0", log, set()))
+    tapped = CallLogNetwork(network, "c0", log, set())
     with trio.fail_after(60):
         async with (
             open_server(Gate(), workers=0, bind="memory:untapped", network=tapped) as server,

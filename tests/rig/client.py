@@ -37,7 +37,7 @@ import trio
 
 from trio_envserve.client import Client, open_client
 from trio_envserve.core.limits import ClientLimits
-from trio_envserve.lab.demo.wiretap import Tap, TappedNetwork
+from trio_envserve.lab.demo.wiretap import LinkLogNetwork
 from trio_envserve.lab.logs import EventLog, told_of
 from trio_envserve.lab.processes import given_options, obey_orders, say
 from trio_envserve.net import open_zmq_network
@@ -185,7 +185,7 @@ async def open_tapped(options: dict[str, Any]) -> AsyncIterator[Client]:
     """A client whose connections are logged."""
     name = options["name"]
     async with open_zmq_network() as network:
-        tapped = TappedNetwork(network, Tap(name, EventLog(Path(options["log"]))))
+        tapped = LinkLogNetwork(network, name, EventLog(Path(options["log"])))
         async with open_client(
             options["address"], name=name, caller=options["caller"], limits=LIMITS, network=tapped
         ) as client:

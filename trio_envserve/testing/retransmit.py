@@ -21,18 +21,14 @@ Everything else (hello, sync, finish) goes out once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import final
 
 import trio
 
-from ..core.errors import ProtocolError
-from ..core.limits import WireLimits
-from ..core.messages import Request, read
-from ..core.terms import whole
-from ..net import DealerSocket, Message, Network, OnEvent, unwrap_single
-from .wrapped import WrappedDealer, WrappedNetwork
+from ..core.messages import Request
+from ..net import DealerSocket, Message, Network
+from .wrapped import WrappedDealer, WrappedNetwork, messages_in
 
 
 @final
@@ -48,47 +44,13 @@ class RetransmittingNetwork(WrappedNetwork):
         super().__init__(network)
         self._pauses_s = tuple(pauses_s)
 
-    @asynccontextmanager
-    async def open_dealer(
-        self, address: str, *, limits: WireLimits,
-        on_event: OnEvent | None = None,
-    ) -> AsyncIterator[DealerSocket]:  # fmt: skip
-        """The wrapped network's dealer, with tasks that send requests again."""
-        opened = self._network.open_dealer(address, limits=limits, on_event=on_event)
-        with unwrap_single():
-            async with opened as inner, trio.open_nursery() as nursery:
-                yield _Retransmitting(self, inner, nursery, limits)
-                nursery.cancel_scope.cancel()
+    def sent(self, dealer: WrappedDealer, frames: Message) -> None:
+        """Have a request sent again."""
+        if any(isinstance(message, Request) for message, _ in messages_in(frames)):
+            dealer.nursery.start_soon(self._send_again, dealer.inner, tuple(frames))
 
     async def _send_again(self, socket: DealerSocket, frames: Message) -> None:
         began_s = trio.current_time()
         for pause_s in self._pauses_s:
             await trio.sleep_until(began_s + pause_s)
             self.retransmitted += socket.send_nowait(frames)
-
-
-@final
-class _Retransmitting(WrappedDealer):
-    """A dealer that sends requests again."""
-
-    def __init__(
-        self, network: RetransmittingNetwork, inner: DealerSocket, nursery: trio.Nursery,
-        limits: WireLimits,
-    ) -> None:  # fmt: skip
-        super().__init__(inner)
-        self._network = network
-        self._nursery = nursery
-        self._limits = limits
-
-    def send_nowait(self, frames: Message) -> bool:
-        sent = self._inner.send_nowait(frames)
-        if sent and self._is_request(frames):
-            self._nursery.start_soon(self._network._send_again, self._inner, tuple(frames))
-        return sent
-
-    def _is_request(self, frames: Message) -> bool:
-        try:
-            message, _ = read([*map(whole, frames)], most_bytes=self._limits.header_bytes)[0]
-        except ProtocolError:
-            return False  # not a message of this protocol
-        return isinstance(message, Request)

@@ -70,14 +70,13 @@ from ..core.errors import (
     ConfigError,
     DidNotRun,
     MayHaveRun,
-    ProtocolError,
     RanAndFailed,
     ServerNotClosed,
 )
 from ..core.limits import ClientLimits, ServerLimits, WireLimits, check_together
 from ..core.messages import Outcome as OutcomeMessage
-from ..core.messages import encode, read
-from ..core.terms import ID_BYTES, short, whole
+from ..core.messages import encode
+from ..core.terms import ID_BYTES, short
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment, load
 from ..models.interface import Completion, Messages, Model
@@ -100,6 +99,7 @@ from ..server.opening import open_setup
 from ..server.options import ServerOptions
 from ..server.setup import Setup
 from .retransmit import RetransmittingNetwork
+from .wrapped import messages_in
 
 ADDRESS = "memory:trial"
 
@@ -840,13 +840,12 @@ class Trial:
         self.events.note_message("network", direction, header)
         self.counts["sent"] += 1
         if direction == "to_dealer":
-            with contextlib.suppress(ProtocolError):  # not for us to judge; its reader will
-                for message, body in read([*map(whole, frames)], most_bytes=len(header)):
-                    if isinstance(message, OutcomeMessage):
-                        request = f"{short(message.session)}/{message.sequence}"
-                        data = encode(message) + bytes(body or b"")
-                        digest = hashlib.blake2b(data, digest_size=8).hexdigest()
-                        self.history.append(self._event("sent", "server", request, digest))
+            for message, body in messages_in(frames):
+                if isinstance(message, OutcomeMessage):
+                    request = f"{short(message.session)}/{message.sequence}"
+                    data = encode(message) + bytes(body or b"")
+                    digest = hashlib.blake2b(data, digest_size=8).hexdigest()
+                    self.history.append(self._event("sent", "server", request, digest))
         if any(self._losses.random() < share for share in self._shares):
             self.counts["lost"] += 1
             return False

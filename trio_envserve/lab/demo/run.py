@@ -59,7 +59,7 @@ from ..processes import (
     until,
 )
 from .judge import CUT, CUT_BEFORE_RECEIPT, EVENTS, LEAST_FAULTS, LEAST_LIVING, judge_demo, wants
-from .wiretap import CallerTap, TappedNetwork, id_of
+from .wiretap import CallLogNetwork, id_of
 
 ROLLOUTS_LEAST = 500
 """With fewer there is not enough going on for all the faults."""
@@ -231,7 +231,7 @@ class DemoRun:
             network = await stack.enter_async_context(open_zmq_network())
             for number in range(_CALLERS):
                 name = f"caller-{number}"
-                tapped = TappedNetwork(network, CallerTap(name, self.log, self._received))
+                tapped = CallLogNetwork(network, name, self.log, self._received)
                 impatient = RetransmittingNetwork(tapped, pauses_s=_RETRANSMIT_S)
                 net = tapped if number else impatient
                 opened_client = open_client(self.proxy.address, name=name, network=net)

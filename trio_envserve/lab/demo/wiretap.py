@@ -1,17 +1,18 @@
-"""A network that tells of every message that passes through its dealers.
+"""Networks that write down what goes over the sockets of a client.
 
 ::
 
     async with open_zmq_network() as network:
-        async with open_client(address, network=TappedNetwork(network, tap)) as client: ...
+        tapped = LinkLogNetwork(network, "c0", log)
+        async with open_client(address, network=tapped) as client: ...
 
 Theory of operation
 -------------------
 What a client counts of itself, and a server of itself, proves little to
-somebody who doubts both.  A tap sits between a client and its socket and is
-told, in order, what the socket took, what it gave, and what became of its
-connections; it changes nothing.  Under a
-:class:`~trio_envserve.testing.retransmit.RetransmittingNetwork` it is told of every
+somebody who doubts both.  So a network between a client and its socket
+(:mod:`trio_envserve.testing.wrapped`) writes down, in order, what the socket took, what it
+gave, and what became of its connections.  Under a
+:class:`~trio_envserve.testing.retransmit.RetransmittingNetwork` that is every
 transmission.
 
 A message that the socket took has not arrived for that: the connection may be
@@ -22,108 +23,48 @@ messages of one connection keep their order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, final
 
 from ...core import values
-from ...core.errors import ProtocolError
 from ...core.limits import WireLimits
-from ...core.messages import Outcome, Request, Said, encode, read
-from ...core.terms import whole
-from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, OnEvent
-from ...testing.wrapped import WrappedDealer, WrappedNetwork
+from ...core.messages import Outcome, Request, encode
+from ...net import ConnectionEvent, Message, Network
+from ...testing.wrapped import WrappedDealer, WrappedNetwork, messages_in
 from ..logs import EventLog
 
 _LIMITS = WireLimits()
 
 
-class Tap:
-    """The listener of a tapped socket, which writes down when its connections begin and end: so
-    much can a client know of its server's death.  Must not block, and must not keep frames."""
+class LinkLogNetwork(WrappedNetwork):
+    """Wraps a network, and writes down when a client's connections begin and end: so much can it
+    know of its server's death."""
 
-    def __init__(self, name: str, log: EventLog) -> None:
+    def __init__(self, network: Network, name: str, log: EventLog) -> None:
+        super().__init__(network)
         self.name = name
         self.log = log
 
-    def sent(self, frames: Message) -> None:
-        """The socket took this message, a moment ago."""
-
-    def received(self, frames: Message) -> None:
-        """The socket gave this message; the client has not seen it yet."""
-
     def happened(self, event: ConnectionEvent) -> None:
-        """This became of the connection; the client does not know it yet."""
+        """Write it down."""
         if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
             self.log.write("linked", self.name, how=event.value)
 
 
 @final
-class TappedNetwork(WrappedNetwork):
-    """Wraps a network; ``tap`` is told what its dealers do, all of them."""
-
-    def __init__(self, network: Network, tap: Tap) -> None:
-        super().__init__(network)
-        self._tap = tap
-
-    @asynccontextmanager
-    async def open_dealer(
-        self, address: str, *, limits: WireLimits,
-        on_event: OnEvent | None = None,
-    ) -> AsyncIterator[DealerSocket]:  # fmt: skip
-        """The wrapped network's, tapped."""
-
-        def tell(event: ConnectionEvent) -> None:
-            self._tap.happened(event)
-            if on_event is not None:
-                on_event(event)
-
-        opened = self._network.open_dealer(address, limits=limits, on_event=tell)
-        async with opened as inner:
-            yield _Tapped(inner, self._tap)
-
-
-@final
-class _Tapped(WrappedDealer):
-    """A dealer with a tap."""
-
-    def __init__(self, inner: DealerSocket, tap: Tap) -> None:
-        super().__init__(inner)
-        self._tap = tap
-
-    async def receive(self) -> list[list[Frame]]:
-        return self._told(await self._inner.receive())
-
-    def receive_nowait(self) -> list[list[Frame]]:
-        return self._told(self._inner.receive_nowait())
-
-    def _told(self, batch: list[list[Frame]]) -> list[list[Frame]]:
-        for frames in batch:
-            self._tap.received(frames)
-        return batch
-
-    def send_nowait(self, frames: Message) -> bool:
-        taken = self._inner.send_nowait(frames)
-        if taken:
-            self._tap.sent(frames)
-        return taken
-
-
-@final
-class CallerTap(Tap):
+class CallLogNetwork(LinkLogNetwork):
     """Also writes down what one caller's socket sends and receives, as far as the judge wants it:
     requests, and outcomes with a digest of all their fields and bytes."""
 
-    def __init__(self, name: str, log: EventLog, received: set[str]) -> None:
+    def __init__(self, network: Network, name: str, log: EventLog, received: set[str]) -> None:
         """``received`` is filled with the ids of all outcomes that came."""
-        super().__init__(name, log)
+        super().__init__(network, name, log)
         self._received = received
         self._requests: dict[str, str] = {}
         """By id: what was asked for."""
 
-    def sent(self, frames: Message) -> None:
-        """Requests."""
-        for message, body in _rows(frames):
+    def sent(self, dealer: WrappedDealer, frames: Message) -> None:
+        """Write down requests."""
+        for message, body in messages_in(frames):
             match message:
                 case Request(session, sequence):
                     id_ = id_of(session, sequence)
@@ -133,8 +74,8 @@ class CallerTap(Tap):
                     self.log.write("sent", self.name, self._requests[id_], id=id_)
 
     def received(self, frames: Message) -> None:
-        """Outcomes."""
-        for message, body in _rows(frames):
+        """Write down outcomes."""
+        for message, body in messages_in(frames):
             match message:
                 case Outcome(session, sequence):
                     id_ = id_of(session, sequence)
@@ -148,10 +89,3 @@ class CallerTap(Tap):
 def id_of(session: bytes, sequence: int) -> str:
     """The name of a request."""
     return f"{session.hex()}/{sequence}"
-
-
-def _rows(frames: Message) -> Sequence[Said]:
-    try:
-        return read([*map(whole, frames)], most_bytes=_LIMITS.header_bytes)
-    except ProtocolError:
-        return ()  # the client will say what it thinks of it
