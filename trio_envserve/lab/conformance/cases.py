@@ -13,6 +13,7 @@ import random
 import secrets
 import struct
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, final
@@ -20,23 +21,25 @@ from typing import Any, final
 import cbor2
 import trio
 
+from ...client import open_client
 from ...core import messages
 from ...core.errors import ConfigError
 from ...core.key_records import KeyAct, input_digest
-from ...core.limits import MIB, PROTOCOL_VERSION
+from ...core.limits import MIB, PROTOCOL_VERSION, ClientLimits
 from ...core.ranges import Ranges
 from ...core.terms import Body
+from ...net import Message, Network
 from ...testing.proxy import Direction, FaultProxy
+from ...testing.retransmit import RetransmittingNetwork
+from ...testing.wrapped import WrappedNetwork, messages_in
 from .bench import Bench, skip_unless
 from .findings import Case, CaseFailed, case, check
 from .peer import (
     LOOK_S,
     ConformancePeer,
     FirstRequest,
-    PatientClient,
     RawSocket,
     body_of,
-    same_bytes,
     taken_in,
 )
 from .script import cases_of, numbers, play, steps_of
@@ -1454,6 +1457,12 @@ AT_ONCE = 25
 RUN_S = 0.15
 """How long each of them runs, so that faults find some that do."""
 
+AGAIN_AFTER_S = (0.1, 0.17, 0.2, 0.25, 0.3, 0.4, 1.0)
+"""When each request is sent again: while it runs, when its outcome is kept, and later."""
+
+GOOD = ClientLimits(ping_s=0.2, hello_retry_s=0.1, reconnect_s=0.4, finish_flush_s=0.2)
+"""Of a client that soon finds out what it has lost, and acknowledges late."""
+
 STORM_S = 15.0
 """In which all must have come to an end; far more than it takes."""
 
@@ -1482,24 +1491,47 @@ async def many_rollouts_through_cuts_run_once_each(stage: CaseStage) -> None:
     """A hundred rollouts, sent again through cuts, stalls and half-open connections, run once."""
     bench = stage.bench
     asked = [bench.wait(seconds=RUN_S) for _ in range(ROLLOUTS)]
-    async with bench.proxy(seed=1) as proxy:
-        client = PatientClient(bench.network, proxy.address)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_storm, proxy, [one["key"].encode() for one in asked])
-            with trio.move_on_after(STORM_S):
-                await client.run(asked, at_once=AT_ONCE)
-            nursery.cancel_scope.cancel()
-        bench.end_later(client.session)
-    answered = sum(map(bool, client.outcomes.values()))
-    check(answered == ROLLOUTS, f"{ROLLOUTS} outcomes", f"{answered} after {STORM_S:g} s")
-    for sequence, outcomes in client.outcomes.items():
-        same = same_bytes(outcomes) and outcomes[0].message.status == 0
-        check(same, "one result, the same bytes each time", [each.message for each in outcomes])
-        key = asked[sequence]["key"].encode()
-        check(key in outcomes[0].frames[1], "its own result", outcomes[0].message)
+    tapped = OutcomeNetwork(bench.network)
+    impatient = RetransmittingNetwork(tapped, pauses_s=AGAIN_AFTER_S)
+    answers: dict[int, Any] = {}
+    async with (
+        bench.proxy(seed=1) as proxy,
+        open_client(proxy.address, limits=GOOD, network=impatient) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_storm, proxy, [one["key"].encode() for one in asked])
+        with trio.move_on_after(STORM_S):
+            async with client.run_many(asked, in_flight=AT_ONCE) as outcomes:
+                async for index, outcome in outcomes:
+                    answers[index] = outcome.value if outcome.ok else outcome.error
+        nursery.cancel_scope.cancel()
+    count = len(answers)
+    check(count == ROLLOUTS, f"{ROLLOUTS} outcomes", f"{count} after {STORM_S:g} s")
+    for index, value in answers.items():
+        right = isinstance(value, dict) and value.get("key") == asked[index]["key"]
+        check(right, "the result of its own request", value)
+    differ = [each for each in tapped.outcomes.values() if len(each) > 1]
+    check(not differ, "the same bytes each time", differ)
     for one in asked:
         counts = await bench.counts(one)
         check((counts.started, counts.results) == (1, 1), "each started once, and ended", counts)
+
+
+@final
+class OutcomeNetwork(WrappedNetwork):
+    """Wraps a network, and keeps the outcomes that come over it."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.outcomes = defaultdict[tuple[bytes, int], set[bytes]](set)
+        """By request: the different ones, header and body."""
+
+    def received(self, frames: Message) -> None:
+        """Keep outcomes."""
+        for message, body in messages_in(frames):
+            if isinstance(message, messages.Outcome):
+                outcome = messages.encode(message) + bytes(body or b"")
+                self.outcomes[message.session, message.sequence].add(outcome)
 
 
 async def _storm(proxy: FaultProxy, keys: list[bytes]) -> None:
