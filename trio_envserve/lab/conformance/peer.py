@@ -302,23 +302,22 @@ class ConformancePeer:
         self._take(welcome)
         return welcome
 
-    async def hello_once(self, nonce: bytes) -> messages.Welcome | messages.Error:
-        """Ask for a session, once, and be it if there is one."""
-        self.nonce = nonce
+    async def hello_once(self, nonce: bytes) -> bool:
+        """Ask for a session, once, and be it; False for no-session, and it stays what it was."""
+        own, self.nonce = self.nonce, nonce
         self.say_hello()
         answer: messages.Welcome | messages.Error
         answer, _ = await self.next((messages.Welcome, messages.Error), "Welcome, or Error")
         if isinstance(answer, messages.Welcome):
             self._take(answer)
-        return answer
-
-    async def hello_refused(self, nonce: bytes) -> messages.Error:
-        """Say a hello that must get an Error; the session stays what it was."""
-        own, self.nonce = self.nonce, nonce
-        self.say_hello()
+            return True
         self.nonce = own
-        error, _ = await self.next(messages.Error, "Error, for a hello that gets no session")
-        return error
+        check(answer.code == "no-session", "the code 'no-session'", answer)
+        return False
+
+    async def no_session(self, nonce: bytes = b"") -> None:
+        """A hello, with the own nonce if none is given, is told no-session."""
+        check(not await self.hello_once(nonce or self.nonce), "no session", "Welcome")
 
     def say_hello(self, message_bytes: int = 1 << 28, name: str = "conform") -> None:
         """Say hello, and do not wait."""
