@@ -27,10 +27,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar, final
 
 import pytest
 
@@ -147,38 +147,30 @@ class ServerFactory:
 
 
 @final
-class ClientFactory:
-    """Opens clients for a test: the fixture ``envserve_client``."""
+class PeerFactory(Generic[T]):
+    """Opens what connects to a server, for a test: the fixtures ``envserve_client`` and
+    ``envserve_proxy``."""
 
-    def __init__(self, opened: OpenedContexts) -> None:
+    def __init__(
+        self, opened: OpenedContexts, opener: Callable[..., AbstractAsyncContextManager[T]]
+    ) -> None:
         self._opened = opened
+        self._opener = opener
 
-    async def __call__(self, server: HasAddress | str, **options: Any) -> Client:
-        """A client of ``server`` (a server, a proxy or an address), until the test ends.
+    async def __call__(self, server: HasAddress | str, **options: Any) -> T:
+        """A client of ``server`` (a server, a proxy or an address), or a fault proxy in front of
+        it, until the test ends.
 
-        ``options`` are those of :func:`trio_envserve.open_client`.  Calls wait for the
+        ``options`` are those of :func:`trio_envserve.open_client`, or of
+        :func:`trio_envserve.testing.proxy.open_fault_proxy`.  Calls of a client wait for the
         server; this does not.
         """
-        from ..client import open_client
+        address = server if isinstance(server, str) else server.address
+        return await self._opened.open(self._opener(address, **options))
 
-        return await self._opened.open(open_client(_address_of(server), **options))
 
-
-@final
-class ProxyFactory:
-    """Opens fault proxies for a test: the fixture ``envserve_proxy``."""
-
-    def __init__(self, opened: OpenedContexts) -> None:
-        self._opened = opened
-
-    async def __call__(self, server: HasAddress | str, **options: Any) -> FaultProxy:
-        """A fault proxy in front of ``server`` (a server or a tcp address), until the test ends.
-
-        ``options`` are those of :func:`trio_envserve.testing.proxy.open_fault_proxy`.
-        """
-        from .proxy import open_fault_proxy
-
-        return await self._opened.open(open_fault_proxy(_address_of(server), **options))
+ClientFactory: TypeAlias = "PeerFactory[Client]"
+ProxyFactory: TypeAlias = "PeerFactory[FaultProxy]"
 
 
 def _open_ready_server(
@@ -194,10 +186,6 @@ def _open_ready_server(
             yield server
 
     return opened()
-
-
-def _address_of(server: HasAddress | str) -> str:
-    return server if isinstance(server, str) else server.address
 
 
 @pytest.fixture
@@ -229,7 +217,9 @@ def envserve_client(_envserve_opened: OpenedContexts) -> ClientFactory:
     `await envserve_client(server)`, of a server, a proxy or an address. Whatever was
     opened last is closed first.
     """
-    return ClientFactory(_envserve_opened)
+    from ..client import open_client
+
+    return PeerFactory(_envserve_opened, open_client)
 
 
 @pytest.fixture
@@ -239,7 +229,9 @@ def envserve_proxy(_envserve_opened: OpenedContexts) -> ProxyFactory:
     `proxy = await envserve_proxy(server)`; clients connect to the proxy, which cuts,
     stalls, half-opens, throttles and delays: `proxy.cut_all()`.
     """
-    return ProxyFactory(_envserve_opened)
+    from .proxy import open_fault_proxy
+
+    return PeerFactory(_envserve_opened, open_fault_proxy)
 
 
 # -- for any test ----------------------------------------------------------------

@@ -57,7 +57,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, final
+from typing import Any, Literal, NamedTuple, TypeAlias, Unpack, cast, final
 
 import trio
 
@@ -79,7 +79,7 @@ from ..core.messages import encode
 from ..core.terms import ID_BYTES, short
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment, load
-from ..models.interface import Completion, Messages, Model
+from ..models.interface import Asking, Completion, Messages, Model
 from ..net import MemoryNetwork, Message, Network, unwrap_single
 from ..retrylab import (
     BrokenSystem,
@@ -303,22 +303,14 @@ class _OnTheLoop:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    async def complete(
-        self, messages: Messages, *, name: str, sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:  # fmt: skip
+    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """The model's own."""
-        return await self._model.complete(
-            messages, name=name, sampling_args=sampling_args, reference=reference
-        )
+        return await self._model.complete(messages, **how)
 
-    def complete_sync(
-        self, messages: Messages, *, name: str, sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:  # fmt: skip
+    def complete_sync(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """The model's own, run through without the loop: the offline models, all
         that a trial has, never wait for anything."""
-        asked = self.complete(messages, name=name, sampling_args=sampling_args, reference=reference)
+        asked = self._model.complete(messages, **how)
         sent: Any = None
         while True:
             try:
