@@ -490,7 +490,7 @@ class RequestWatch:
         work = router.works.generations.get(sequence)
         return "finished" if work is None or work.account.id != session else work.state.value
 
-    # -- inputs ---------------------------------------------------------------
+    # -- inputs and effects -----------------------------------------------------
 
     def _of_input(
         self, given: RouterInput | OfHost, followed: Iterable[OfHost]
@@ -498,39 +498,21 @@ class RequestWatch:
         match given:
             case ClientMessage(_, frames):
                 for message, body in self._rows(frames):
-                    yield from self._of_client(message, body)
+                    for session, what in self._words(message, body):
+                        yield session, CLIENT, ROUTER, what
             case WorkerMessage(frames):
-                yield from self._of_worker(frames)
+                worker, rows = bytes(frames[0]), self._rows(frames[3:])
+                if len(frames) == 3:
+                    rows = iter([(_message(frames[2]), None)])
+                for message, body in rows:
+                    for session, what in self._words(message, body, worker):
+                        yield session, _name(worker), ROUTER, what
             case Exited(worker, _, how):
-                for session, _ in self._running(worker):
+                for session in self._running(worker):
                     yield session, _name(worker), ROUTER, f"its process has ended: {how}"
             case HostMessage() | HostsTick():
                 for each in followed:
                     yield from self._of_input(each, ())
-
-    def _of_client(self, message: Any, body: Any) -> Iterator[tuple[bytes, str, str, str]]:
-        sequence = self.name.sequence
-        what = ""
-        match message:
-            case messages.Request(sequence=number) if number == sequence:
-                act = "request" if message.key is None else _ACTS[KeyAct(message.act or 0)]
-                what = f"{act}, {len(body)} bytes"
-                self._stories[message.session].open = True
-            case messages.Cancel(sequence=number) if number == sequence:
-                what = "cancel"
-            case messages.Finish() if sequence in Ranges.from_flat(message.finished):
-                what = "finish"
-                self._stories[message.session].open = False
-            case messages.Sync() if self._stories[message.session].open:
-                if sequence in Ranges.from_flat(message.pending):
-                    what = WANTED
-                elif sequence < message.next:
-                    what = "sync: it is finished"
-                    self._stories[message.session].open = False
-            case messages.Goodbye() if self._stories[message.session].open:
-                what = "goodbye"
-        if what:
-            yield message.session, CLIENT, ROUTER, what
 
     def _of_key(self, moment: Moment) -> Iterator[tuple[bytes, str, str, str]]:
         given, router = moment.input.given, moment.router
@@ -546,81 +528,84 @@ class RequestWatch:
                 name = f"{short(work.account.id)}/{work.number}"
                 yield message.session, ROUTER, KEY, f"its work is request {name}"
 
-    def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
-        worker = frames[0]
-        if len(frames) == 5:
-            for message, body in self._rows(frames[3:]):
-                ours = isinstance(message, messages.WorkerOutcome)
-                if ours and message.sequence == self.name.sequence:
-                    what = f"outcome {message.number}, {_status(message.status)}{_size(body)}"
-                    yield message.session, _name(worker), ROUTER, what
-                    self._stories[message.session].running[worker].discard(message.number)
-            return
-        if len(frames) != 3:
-            return
-        for session, numbers in self._running(worker):
-            message = _message(frames[2])
-            if isinstance(message, messages.Missing | messages.Declined):
-                for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
-                    what = type(message).__name__.lower()
-                    yield session, _name(worker), ROUTER, f"{what} {number}"
-                    if what == "declined":
-                        numbers.discard(number)
-
-    def _running(self, worker: bytes) -> list[tuple[bytes, set[int]]]:
-        """The sessions whose request runs there, with the numbers of its executions."""
-        return [(id_, each.running[worker]) for id_, each in self._stories.items()
-                if each.running[worker]]  # fmt: skip
-
-    # -- effects --------------------------------------------------------------
-
-    def _of_effect(self, effect: Any) -> list[tuple[bytes, str, str, str]]:
+    def _of_effect(self, effect: Any) -> Iterator[tuple[bytes, str, str, str]]:
         match effect:
             case ToClient(_, message, body):
-                if not self._is_meant(message):
-                    return []
-                what = self._to_client(message, body)
-                return [(_session(message), ROUTER, CLIENT, what)] if what else []
+                for session, what in self._words(message, body):
+                    yield session, ROUTER, CLIENT, what
             case ToWorker(worker, _, message, body):
-                return list(self._to_worker(worker, message, body))
+                for session, what in self._words(message, body, worker):
+                    yield session, ROUTER, _name(worker), what
             case Kill(worker, why):
-                return [(session, ROUTER, _name(worker), f"kill: {why}")
-                        for session, _ in self._running(worker)]  # fmt: skip
+                for session in self._running(worker):
+                    yield session, ROUTER, _name(worker), f"kill: {why}"
             case Lost(worker, why):
-                lost = [(session, _name(worker), ROUTER, f"lost: {why}")
-                        for session, _ in self._running(worker)]  # fmt: skip
-                for story in self._stories.values():
-                    story.running[worker].clear()
-                return lost
-        return []
+                for session, numbers in self._running(worker).items():
+                    yield session, _name(worker), ROUTER, f"lost: {why}"
+                    numbers.clear()
 
-    def _to_client(self, message: Any, body: Any) -> str:
+    def _running(self, worker: bytes) -> dict[bytes, set[int]]:
+        """Numbers of the executions that the request has there, by session."""
+        stories = self._stories.items()
+        return {id_: each.running[worker] for id_, each in stories if each.running[worker]}
+
+    # -- messages -------------------------------------------------------------
+
+    def _words(
+        self, message: Any, body: Any, worker: bytes = b""
+    ) -> Iterator[tuple[bytes, str]]:  # fmt: skip
+        """What a message says of the request, by the session.  ``worker``: who says it, or is
+        told; empty: a client."""
         match message:
-            case messages.Outcome() if message.sequence == self.name.sequence:
-                return f"outcome, {_status(message.status)}{_size(body)}"
-            case messages.Refused() if message.sequence == self.name.sequence:
-                return f"refused: {message.code}"
-            case messages.Cancelled() if message.sequence == self.name.sequence:
-                return f"cancelled, {'started' if message.started else 'never started'}"
-            case messages.Synced() if self.name.sequence in Ranges.from_flat(message.missing):
-                return "it is missing"
-            case messages.Unknown() if self._stories[message.session].open:
-                return "the session is unknown"
-        return ""
+            case messages.Missing() | messages.Declined() | messages.Stop():
+                for session, numbers in self._running(worker).items():
+                    for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
+                        yield session, f"{type(message).__name__.lower()} {number}"
+                        if isinstance(message, messages.Declined):
+                            numbers.discard(number)
+            case _ if message is not None and self._is_meant(message):
+                if what := self._of_session(message, body, worker):
+                    yield message.session, what
 
-    def _to_worker(
-        self, worker: bytes, message: Any, body: Any
-    ) -> Iterator[tuple[bytes, str, str, str]]:
-        if isinstance(message, messages.Dispatch):
-            if self._is_meant(message) and message.sequence == self.name.sequence:
-                self._stories[message.session].running[worker].add(message.number)
-                what = f"dispatch {message.number}{_size(body)}"
-                yield message.session, ROUTER, _name(worker), what
-            return
-        for session, numbers in self._running(worker):
-            if isinstance(message, messages.Stop):
-                for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
-                    yield session, ROUTER, _name(worker), f"stop {number}"
+    def _of_session(self, message: Any, body: Any, worker: bytes) -> str:
+        """What a message of a session that is meant says of the request."""
+        sequence, story = self.name.sequence, self._stories[_session(message)]
+        its_own = getattr(message, "sequence", sequence) == sequence
+        match message:
+            case messages.Request() if its_own:
+                story.open = True
+                act = "request" if message.key is None else _ACTS[KeyAct(message.act or 0)]
+                return f"{act}, {len(body)} bytes"
+            case messages.Cancel() if its_own:
+                return "cancel"
+            case messages.Finish() if sequence in Ranges.from_flat(message.finished):
+                story.open = False
+                return "finish"
+            case messages.Sync() if story.open:
+                if sequence in Ranges.from_flat(message.pending):
+                    return WANTED
+                if sequence < message.next:
+                    story.open = False
+                    return "sync: it is finished"
+            case messages.Goodbye() if story.open:
+                return "goodbye"
+            case messages.Outcome() if its_own:
+                return f"outcome, {_status(message.status)}{_size(body)}"
+            case messages.Refused() if its_own:
+                return f"refused: {message.code}"
+            case messages.Cancelled() if its_own:
+                return f"cancelled, {'started' if message.started else 'never started'}"
+            case messages.Synced() if sequence in Ranges.from_flat(message.missing):
+                return "it is missing"
+            case messages.Unknown() if story.open:
+                return "the session is unknown"
+            case messages.Dispatch() if its_own:
+                story.running[worker].add(message.number)
+                return f"dispatch {message.number}{_size(body)}"
+            case messages.WorkerOutcome() if its_own:
+                story.running[worker].discard(message.number)
+                return f"outcome {message.number}, {_status(message.status)}{_size(body)}"
+        return ""
 
     def _rows(self, frames: Any) -> Iterator[tuple[Any, Any]]:
         """The messages of these frames that are of a session that is meant."""
