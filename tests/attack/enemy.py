@@ -23,8 +23,8 @@ from typing import Any, final
 
 import trio
 
+from tests.rig.program import given_options, obey_orders, say
 from trio_envserve.lab.logs import EventLog
-from trio_envserve.lab.processes import given_options, obey_orders, say
 
 from .attacks import ATTACKS
 from .wires import Attacker, be_hostile, repeat, seeded

@@ -17,8 +17,8 @@ from typing import Any
 import trio
 
 from tests.cost.load import TOKENS, Tally, answer
+from tests.rig.program import obey_orders
 from trio_envserve.client import Client, open_client
-from trio_envserve.lab.processes import obey_orders
 from trio_envserve.net.keypairs import ClientCurve
 
 

@@ -21,6 +21,7 @@ from typing import final
 
 import trio
 
+from tests.rig.program import input_ends, say
 from trio_envserve.core import error_records
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
@@ -39,7 +40,6 @@ from trio_envserve.core.worker import (
     never_began,
 )
 from trio_envserve.host.joined import boot_s
-from trio_envserve.lab.processes import input_ends, say
 from trio_envserve.net import DealerSocket, open_zmtp_network
 
 BEAT_S = 1.0

@@ -17,10 +17,10 @@ from typing import Any, Final
 import trio
 
 from tests.rig import server
+from tests.rig.program import given_options, input_ends, say
 from trio_envserve.cli import main as command
 from trio_envserve.core.work import Works
 from trio_envserve.lab.environment import LoggedEnvironment
-from trio_envserve.lab.processes import given_options, input_ends, say
 
 # -- what it decides --------------------------------------------------------------------
 

@@ -35,11 +35,11 @@ from typing import Any, NamedTuple, final
 
 import trio
 
+from tests.rig.program import given_options, obey_orders, say
 from trio_envserve.client import Client, open_client
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.lab.demo.wiretap import LinkLogNetwork
 from trio_envserve.lab.logs import EventLog, told_of
-from trio_envserve.lab.processes import given_options, obey_orders, say
 from trio_envserve.net import open_zmq_network
 
 LIMITS = ClientLimits(reconnect_s=4.0)

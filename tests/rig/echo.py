@@ -4,7 +4,7 @@ import os
 
 import trio
 
-from trio_envserve.lab.processes import given_options, obey_orders, say
+from tests.rig.program import given_options, obey_orders, say
 
 
 async def obey(order):

@@ -31,8 +31,8 @@ from typing import Any, final
 
 import trio
 
+from tests.rig.program import given_options, say
 from trio_envserve.lab.logs import EventLog
-from trio_envserve.lab.processes import given_options, say
 
 REPORT_S = 0.25
 """Time between two reports."""

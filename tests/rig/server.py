@@ -30,13 +30,14 @@ import trio
 import zmq
 
 from tests.rig.meter import watch_loop
+from tests.rig.program import given_options, obey_orders, say
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
 from trio_envserve.lab.mutants import find
-from trio_envserve.lab.processes import ANY_PORT, given_options, obey_orders, say
+from trio_envserve.lab.processes import ANY_PORT
 from trio_envserve.server import Server, open_server
 
 BEATS_MS: Final = {

@@ -24,19 +24,51 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import trio
 
 from tests.rig.client import Ask, Asks
 from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import has_proc, not_given_back, rss_kib
-from trio_envserve.lab.killer import FaultProfile, Killer, schedule
+from trio_envserve.lab.killer import Act, Killer
 from trio_envserve.lab.processes import join_process, until
 from trio_envserve.testing.proxy import open_fault_proxy
 
 ROUND_S = 18.0
 """About how long a round of faults is."""
+
+LAST = 0.8
+"""The part of a round after which no fault begins, so that all can end in it."""
+
+
+class FaultProfile(NamedTuple):
+    """One kind of fault."""
+
+    often: int
+    """How often in a round."""
+    lasts_s: tuple[float, float] = (0.0, 0.0)
+    amount: tuple[float, float] = (0.0, 0.0)
+
+
+def schedule(
+    rng: random.Random, seconds: float, round_s: float,
+    kinds: Mapping[tuple[str, str], FaultProfile],
+) -> list[Act]:  # fmt: skip
+    """The faults of a run, in order.  The time is cut into rounds; each has the same faults in
+    another order, so a short run has every kind, and a long one all of them many times."""
+    rounds = max(1, round(seconds / round_s))
+    each_s = seconds / rounds
+    return sorted(
+        Act(
+            each_s * (number + LAST * rng.random()), of, how, rng.random(),
+            rng.uniform(*kind.lasts_s), rng.uniform(*kind.amount),
+        )
+        for number in range(rounds)
+        for (of, how), kind in kinds.items()
+        for _ in range(kind.often)
+    )  # fmt: skip
+
 
 KINDS = {
     ("worker", "kill"): FaultProfile(2),

@@ -16,7 +16,7 @@ from tests.cli.commands import lines, until
 from tests.proc import stat_of
 from tests.rig import soak
 from tests.rig.rig import EVENTS, Rig
-from trio_envserve.lab.killer import Act, HeldVictim, Killer, Victim, schedule
+from trio_envserve.lab.killer import Act, HeldVictim, Killer, Victim
 from trio_envserve.lab.processes import EndedByItself, Process
 
 pytestmark = [
@@ -132,12 +132,12 @@ async def test_client_that_waits_for_its_server_ends_when_it_is_told_to(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_round_of_faults_has_every_kind_and_ends_in_its_time(seed: int) -> None:
-    shortest = schedule(random.Random(seed), 6.0, soak.ROUND_S, soak.KINDS)
+    shortest = soak.schedule(random.Random(seed), 6.0, soak.ROUND_S, soak.KINDS)
     assert {(act.of, act.how) for act in shortest} == set(soak.KINDS)
     seconds = 10 * soak.ROUND_S
     kinds = soak.KINDS | soak.KINDS_OF_HOST
-    acts = schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
-    assert acts == schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
+    acts = soak.schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
+    assert acts == soak.schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
     assert [act.at for act in acts] == sorted(act.at for act in acts)
     for number in range(10):
         begin_s = number * soak.ROUND_S

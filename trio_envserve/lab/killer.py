@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -39,8 +38,6 @@ PATIENCE_S = 15.0
 """Time that an act waits for somebody to fall on."""
 FROZEN_S = 40.0
 """Time that a frozen worker has to be killed by its server; far more than the limit for that."""
-LAST = 0.8
-"""The part of a round after which no fault begins, so that all can end in it."""
 
 
 class Victim(NamedTuple):
@@ -65,34 +62,6 @@ class Act(NamedTuple):
     lasts_s: float = 0.0
     amount: float = 0.0
     """Strength, in the unit of its kind."""
-
-
-class FaultProfile(NamedTuple):
-    """One kind of fault."""
-
-    often: int
-    """How often in a round."""
-    lasts_s: tuple[float, float] = (0.0, 0.0)
-    amount: tuple[float, float] = (0.0, 0.0)
-
-
-def schedule(
-    rng: random.Random, seconds: float, round_s: float,
-    kinds: Mapping[tuple[str, str], FaultProfile],
-) -> list[Act]:  # fmt: skip
-    """The faults of a run, in order.  The time is cut into rounds; each has the same faults in
-    another order, so a short run has every kind, and a long one all of them many times."""
-    rounds = max(1, round(seconds / round_s))
-    each_s = seconds / rounds
-    return sorted(
-        Act(
-            each_s * (number + LAST * rng.random()), of, how, rng.random(),
-            rng.uniform(*kind.lasts_s), rng.uniform(*kind.amount),
-        )
-        for number in range(rounds)
-        for (of, how), kind in kinds.items()
-        for _ in range(kind.often)
-    )  # fmt: skip
 
 
 class FaultTarget(Protocol):

@@ -9,10 +9,9 @@
 Theory of operation
 -------------------
 A program takes orders on standard input and answers on standard output, a JSON object a
-line: the second half of this module is the program's side.  It ends with its standard input
-(the commands ``serve`` and ``join``: with their parent), so nothing is left behind however
-this process ends.  An orderly end is waited for, and then a kill.  Ctrl-C does not reach it:
-it leads a process group of its own.
+line.  It ends with its standard input (the commands ``serve`` and ``join``: with their parent),
+so nothing is left behind however this process ends.  An orderly end is waited for, and then a
+kill.  Ctrl-C does not reach it: it leads a process group of its own.
 
 A :class:`Process` has one life after the other.  Its first line of a life, if it has a name
 for it, is kept, and its next command is made from that: so a server comes back at its address.
@@ -30,7 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self, final
 
@@ -362,36 +361,3 @@ def join_process(
         command, "host", ready="joined", environ=variables, cwd=cwd,
         log=folder / "host-stderr.log", terminate=True, end_s=30.0,
     )  # fmt: skip
-
-
-# -- the program's side -----------------------------------------------------------------
-
-
-async def obey_orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Carry out the objects on standard input, one after the other, until its end."""
-    rest = b""
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-        while more := await stdin.receive_some(65536):
-            *lines, rest = (rest + more).split(b"\n")
-            for line in lines:
-                await obey(json.loads(line))
-
-
-async def input_ends() -> None:
-    """Wait for the end of standard input, on which nothing else is said."""
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-        while await stdin.receive_some(1024):
-            pass
-
-
-def say(event: str, **fields: Any) -> None:
-    """An object on standard output, there at once."""
-    print(json.dumps({"event": event, **fields}), flush=True)
-
-
-def given_options() -> dict[str, Any]:
-    """The one argument of a program, a JSON object."""
-    if len(sys.argv) != 2:
-        raise SystemExit(f"{sys.argv[0]} takes one JSON object: another program starts it")
-    options: dict[str, Any] = json.loads(sys.argv[1])
-    return options
