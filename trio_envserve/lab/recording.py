@@ -34,7 +34,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import cbor2
 
@@ -183,9 +183,8 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _decoded(path: Path, stream: BinaryIO) -> Iterator[tuple[int, Any]]:
     decoder = cbor2.CBORDecoder(
-        stream, max_depth=MAX_DEPTH, allow_indefinite=False, tag_hook=_no_tag,
-        semantic_decoders=NO_TAGS,
-    )  # fmt: skip
+        stream, max_depth=MAX_DEPTH, allow_indefinite=False, semantic_decoders=NO_TAGS
+    )
     size = os.fstat(stream.fileno()).st_size
     at = 0
     while at < size:
@@ -200,10 +199,6 @@ def _decoded(path: Path, stream: BinaryIO) -> Iterator[tuple[int, Any]]:
             raise BadRecording(f"{path} {why}: {type(error).__name__}") from None
         yield at, record
         at = stream.tell()
-
-
-def _no_tag(decoder: Any, tag: Any) -> NoReturn:
-    raise ValueError("a tag")
 
 
 # -- its replay -------------------------------------------------------------------
