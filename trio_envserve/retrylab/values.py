@@ -11,7 +11,6 @@ The *form* of a state is what two states are compared by: nested tuples of plain
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import enum
 import io
@@ -99,23 +98,25 @@ class Bag(NamedTuple):
 
 
 class Twins:
-    """Copies of one object that share what cannot change: instances of frozen dataclasses."""
+    """Copies of one object that share what cannot change: instances of frozen dataclasses,
+    classes and functions.  TypeError in words if there can be none."""
 
     def __init__(self, value: Any, whose: str) -> None:
-        self._value, self._bytes = None, b""
         self._shared: list[Any] = []
+        file = io.BytesIO()
         try:
-            file = io.BytesIO()
             _Pickler(file, self._shared).dump(value)
-            self._bytes = file.getvalue()
-        except Exception:  # what pickle does not know, like a class in a function, is copied
-            self._value = copied(value, whose)
-        self.whose = whose
+        except (
+            Exception
+        ) as error:  # a copy runs code of the value's class, which may raise anything
+            raise TypeError(
+                f"{whose} keeps what cannot be copied ({type(error).__name__}: {error}); "
+                "keep plain values, lists, sets and dicts"
+            ) from error
+        self._bytes = file.getvalue()
 
     def make(self) -> Any:
-        """Another copy.  TypeError in words if there can be none."""
-        if not self._bytes:
-            return copied(self._value, self.whose)
+        """Another copy."""
         return _Unpickler(io.BytesIO(self._bytes), self._shared).load()
 
 
@@ -141,6 +142,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _cannot_change(value: Any) -> bool:
+    if isinstance(value, (type, types.FunctionType)):
+        return True
     params = vars(type(value)).get("__dataclass_params__")
     if params is None or not params.frozen:
         return False
@@ -149,17 +152,6 @@ def _cannot_change(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def copied(value: Any, whose: str) -> Any:
-    """Copy of the state of an actor or a judge.  TypeError in words if there can be none."""
-    try:
-        return copy.deepcopy(value)
-    except Exception as error:  # a copy runs code of the value's class, which may raise anything
-        raise TypeError(
-            f"{whose} keeps what cannot be copied ({type(error).__name__}: {error}); "
-            "keep plain values, lists, sets and dicts"
-        ) from error
 
 
 def form(value: Any, forms: Forms) -> Any:
