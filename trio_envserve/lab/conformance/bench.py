@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -242,12 +242,13 @@ class Bench:
         return value
 
     @asynccontextmanager
-    async def at_work(self, peers: Sequence[ConformancePeer]) -> AsyncIterator[None]:
-        """Meanwhile the bench's own session is at work, and makes no room for others.
-        The leases of ``peers``, each with sequence 0 pending, do not end, either."""
+    async def at_work(self) -> AsyncIterator[tuple[list[ConformancePeer], AsyncExitStack]]:
+        """Peers that are to be at work until the end, each with sequence 0 pending, and where to
+        open them.  Their leases do not end, and the bench's own session makes no room for them."""
         control, sequence = self._control, next(self._sequences)
         control.transmit(sequence, self.wait())
         await control.barrier()
+        peers: list[ConformancePeer] = []
 
         async def ping() -> None:
             while True:
@@ -258,7 +259,13 @@ class Bench:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ping)
-            yield
+            async with AsyncExitStack() as stack:
+                try:
+                    yield peers, stack
+                finally:
+                    for peer in peers:
+                        peer.goodbye()
+                    peers.clear()  # they are not pinged any more
             nursery.cancel_scope.cancel()
         await control.cancel(sequence)
 

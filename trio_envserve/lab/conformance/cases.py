@@ -14,8 +14,8 @@ import secrets
 import struct
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, final
 
 import cbor2
@@ -1280,7 +1280,7 @@ async def past_all_sessions_a_hello_is_told_so(stage: CaseStage) -> None:
     """Past sessions in all, all of them at work, a hello is told no-session."""
     bench = stage.bench
     most = int(bench.limit("sessions", SESSIONS_MOST))
-    async with _at_work(bench) as (peers, stack):
+    async with bench.at_work() as (peers, stack):
         while True:
             peer = await stack.enter_async_context(bench.connection())
             if not await peer.hello_once(nonce := bench.nonce()):
@@ -1301,7 +1301,7 @@ async def an_idle_session_makes_room(stage: CaseStage) -> None:
     bench, idle = stage.bench, stage.peer
     most = int(bench.limit("sessions", SESSIONS_MOST))
     await stage.play("echo 0; result 0; finish 0; barrier")
-    async with _at_work(bench) as (peers, stack):
+    async with bench.at_work() as (peers, stack):
         for _ in range(most - 1):  # one too many, with the bench's
             peers.append(await stack.enter_async_context(bench.client()))
             await _work(bench, peers[-1])
@@ -1312,19 +1312,6 @@ async def an_idle_session_makes_room(stage: CaseStage) -> None:
         unknown = await idle.unknown()
         check(unknown.gone and unknown.settled, "gone, and settled", unknown)
     await stage.play("hello; echo 0; result 0")
-
-
-@asynccontextmanager
-async def _at_work(bench: Bench) -> AsyncIterator[tuple[list[ConformancePeer], AsyncExitStack]]:
-    """Peers that are to be at work until the end, and where to open them."""
-    peers: list[ConformancePeer] = []
-    async with bench.at_work(peers), AsyncExitStack() as stack:
-        try:
-            yield peers, stack
-        finally:
-            for peer in peers:
-                peer.goodbye()
-            peers.clear()  # they are not pinged any more
 
 
 async def _work(bench: Bench, peer: ConformancePeer) -> None:
