@@ -24,6 +24,8 @@ from ..net import (
     unwrap_single,
 )
 
+_HEADER_BYTES = WireLimits().header_bytes
+
 
 class WrappedNetwork:
     """Wraps a network, whose routers it opens unchanged.  Its methods ``sent``, ``received`` and
@@ -125,6 +127,6 @@ class WrappedDealer:
 def messages_in(frames: Message) -> Sequence[Said]:
     """The messages of these frames; none if they are not of this protocol."""
     try:
-        return read([*map(whole, frames)], most_bytes=WireLimits().header_bytes)
+        return read([*map(whole, frames)], most_bytes=_HEADER_BYTES)
     except ProtocolError:
         return ()  # not for us to judge; its reader will
