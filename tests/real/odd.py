@@ -20,8 +20,9 @@ from tests.proc import stats
 from tests.real.environments import Stage
 from tests.real.judge import Judge
 from tests.real.support import ACTOR, ANY_PORT, QUICK, open_process
+from tests.rig.program import given_options
 from trio_envserve import ServerLimits, open_server
-from trio_envserve.lab.processes import Process, given_options
+from trio_envserve.lab.processes import Process
 
 _PR_SET_CHILD_SUBREAPER = 36
 
