@@ -66,6 +66,7 @@ from trio_envserve.core.router_inputs import (
     Tick,
     WorkerMessage,
 )
+from trio_envserve.core.scope import ResourceState, Stated
 from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import (
     BYTE_COST,
@@ -84,12 +85,15 @@ from trio_envserve.core.worker import (
     CancelRun,
     ClaimMade,
     ClaimOver,
+    Cleaned,
     DeltaMade,
     EnvironmentReady,
     Exit,
     GoOn,
     NoteMade,
     OutcomeMade,
+    ResourceTold,
+    ResourceWanted,
     RouterMessage,
     SaveEnded,
     SaveMade,
@@ -388,6 +392,10 @@ class Pair(Joined):
         self.cancels: list[tuple[bytes, int]] = []
         self.saves: list[tuple[bytes, SaveEnded]] = []
         """How the saves of executions have ended."""
+        self.stated: list[tuple[bytes, Stated]] = []
+        """What the code of resources was told."""
+        self.cleanings: list[tuple[bytes, messages.Clean]] = []
+        """Cleanings that have begun, with their workers."""
         self.exits: list[bytes] = []
         self.granted: list[tuple[bytes, int]] = []
         """Claims whose code goes on, with their workers."""
@@ -511,6 +519,10 @@ class Pair(Joined):
                     self.cancels.append((worker, number))
                 case SaveEnded():
                     self.saves.append((worker, effect))
+                case Stated():
+                    self.stated.append((worker, effect))
+                case messages.Clean():
+                    self.cleanings.append((worker, effect))
                 case Exit():
                     self.exits.append(worker)
                 case ToRouter(incarnation, message, body, client):
@@ -578,6 +590,29 @@ class Pair(Joined):
         """An execution saves a state, by default the newest."""
         worker, what = run or self.runs[-1]
         self.work(worker, self.workers[worker].take(SaveMade(what.number, state)))
+        self.settle()
+
+    def want(self, resource: int, run: tuple[bytes, BeginRun] | None = None) -> str:
+        """The name of a resource that an execution wants to create, by default the newest; empty if
+        it gets none, or none yet."""
+        worker, what = run or self.runs[-1]
+        told = len(self.stated)
+        wanted = ResourceWanted(what.number, resource, "sandbox", "module:destroy")
+        self.work(worker, self.workers[worker].take(wanted))
+        self.settle()
+        return self.stated[-1][1].name if len(self.stated) > told else ""
+
+    def resource_is(
+        self, resource: int, state: ResourceState, worker: bytes = b"w0-1", **more: Any
+    ) -> None:  # fmt: skip
+        """The code of a resource says what it has done."""
+        self.work(worker, self.workers[worker].take(ResourceTold(resource, state, **more)))
+        self.settle()
+
+    def clean(self, why: str = "") -> None:
+        """The newest cleaning ends."""
+        worker, begun = self.cleanings[-1]
+        self.work(worker, self.workers[worker].take(Cleaned(begun.name, begun.turn, why)))
         self.settle()
 
     def end(

@@ -155,6 +155,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         *([Table("requests since its start", (), counted)] if counted else []),
         *host_tables(stats),
         *permit_tables(stats),
+        *resource_tables(stats),
         worker_table(stats),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
     ]
@@ -208,6 +209,14 @@ def permit_tables(stats: dict[str, Any]) -> list[Table]:
     """The table of permits; nothing where none is claimed."""
     names = ("name", "held", "limit", "waiting")
     table = records_table("permits", stats.get("permits", ()), names, left=["name"])
+    return [table] if table.rows else []
+
+
+def resource_tables(stats: dict[str, Any]) -> list[Table]:
+    """The table of resources that are not gone; nothing without any."""
+    names = ("name", "kind", "state", "age_s", "request", "worker", "tries", "why")
+    left = [name for name in names if name not in ("age_s", "tries")]
+    table = records_table("resources", stats.get("resources_held", ()), names, left=left)
     return [table] if table.rows else []
 
 
@@ -442,6 +451,7 @@ def top_tables(watch: Watch) -> list[Table]:
         slow_table(stats["slow"]),
         *host_tables(stats),
         *permit_tables(stats),
+        *resource_tables(stats),
         worker_table(stats),
         *(
             [records_table("ends of workers", deaths, columns, left=["worker", "why"])]

@@ -9,8 +9,9 @@ the limits, whatever happens.  A stage with nothing to wait for ends at once.
 ========== ======================================================= =======
 stage      what the server waits for                               at most
 ========== ======================================================= =======
-DRAINING   executions end, outcomes are safe and clients have them drain_s
-CANCELLING executions that were cancelled end                      stop_s
+DRAINING   executions end, resources are destroyed, outcomes are   drain_s
+           safe and clients have them
+CANCELLING cancelled executions end, resources are destroyed       stop_s
 ENDING     workers that were told to exit do                       stop_s
 KILLING    killed workers are reaped, the disk saves and reads     reap_s
 FLUSHING   the last answers leave                                  flush_s
@@ -50,6 +51,8 @@ class Held(NamedTuple):
     """Workers that are not proven dead."""
     on_disk: int = 0
     """Number of outcomes that wait for the disk: they are not safe, or are being read."""
+    resources: int = 0
+    """Number of resources that are being destroyed, or wait for that."""
 
 
 class Closing:
@@ -97,9 +100,9 @@ class Closing:
             case ClosingStage.SERVING | ClosingStage.CLOSED:
                 return None
             case ClosingStage.DRAINING:
-                ended = self.drained = not held.running and not held.outcomes
+                ended = self.drained = not (held.running or held.outcomes or held.resources)
             case ClosingStage.CANCELLING:
-                ended = not held.running
+                ended = not (held.running or held.resources)
             case ClosingStage.ENDING:
                 ended = not held.workers
             case ClosingStage.KILLING:  # the next stage sends what is there then

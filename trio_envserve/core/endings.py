@@ -109,6 +109,9 @@ def _rows() -> tuple[Ending, ...]:
             "the engine gave log-probabilities that are no finite numbers", True),
         row("environment-unavailable", failed, infrastructure, True, True,
             "something that the environment needs is down", True),
+        row("resource", failed, infrastructure, True, True,
+            "a resource was refused, by a bound or for the journal's failure, or has a handle that "
+            "cannot be kept", True),
         # it ran and failed otherwise
         row("deadline", failed, caller, True, True, "it was stopped at the caller's limit"),
         row("execution-limit", failed, environment, True, True,

@@ -50,6 +50,7 @@ from .permits import PermitClaim, Permits
 from .ranges import Ranges
 from .requests import Suspicion
 from .router_effects import RouterEffect, ToWorker
+from .scope import HeldResource, Resources
 from .spoilt import Results
 from .terms import (
     Body,
@@ -125,7 +126,8 @@ class Execution:
     taken_back: bool = False
     """Whether an earlier epoch has dispatched it, for a session of that epoch."""
     claims: dict[int, PermitClaim] | None = None
-    """Its claims of permits, by their numbers; None before the first one."""
+    """Its claims of permits, by their numbers; None: it has neither claimed any nor made
+    resources."""
     saves: int = 0
     """Number of its last save."""
     save_refused: str = ""
@@ -189,6 +191,12 @@ class Worker:
     claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
     """Its claims of permits, by their numbers; None stands for one of an execution that had
     ended."""
+    resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
+    """Resources of its executions, by their numbers here."""
+    intended: Ranges = dataclasses.field(default_factory=Ranges)
+    """Numbers of all resources that its executions ever had a name for."""
+    cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
+    """Resources that it is to destroy, by name."""
 
     @property
     def name(self) -> str:
@@ -317,13 +325,15 @@ class Dispatches:
     """All dispatches whose executions have not ended."""
 
     def __init__(
-        self, announced: Announcements, journal: Journal, out: list[RouterEffect], clock: AwakeClock
-    ) -> None:
+        self, announced: Announcements, journal: Journal, out: list[RouterEffect],
+        clock: AwakeClock, resources: Resources,
+    ) -> None:  # fmt: skip
         self.announced = announced
         self._clock = clock
         self.out = out
         """Effects, in order; the router takes them out."""
         self.permits = Permits()
+        self.resources = resources
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""
         self._journal = journal
@@ -395,10 +405,23 @@ class Dispatches:
     def end(self, execution: Execution) -> None:
         """Take out an execution that runs no more, and of which nothing further is wanted."""
         execution.worker.end(execution)
-        if execution.claims:
-            self.permits.end(execution)
+        if execution.claims is not None:
+            self.give_back(execution)
         if execution.size_bytes is not None:
             self.announced.remove(execution)
+
+    def give_back(self, execution: Execution) -> None:
+        """End the claims of an execution whose code has ended, and give on its resources."""
+        self.permits.end(execution)
+        self.resources.end(execution, self._clock.awake_s)
+
+    def lost(self, worker: Worker) -> None:
+        """Give on the resources of a worker that is proven dead."""
+        self.resources.lost(worker, self._clock.awake_s)
+
+    def clean_again(self, worker: Worker) -> None:
+        """Send a worker its cleanings again: messages may be lost."""
+        self.resources.repeat(worker, self._clock.awake_s)
 
     # -- executions of an earlier epoch -------------------------------------------
 

@@ -111,6 +111,7 @@ About: TypeAlias = Annotated[str, Field(ABOUT_CDDL, ABOUT.__contains__)]
 Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
 Count: TypeAlias = Annotated["int | None", Field("uint", is_uint, optional=True)]
 Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]
+OptionalText: TypeAlias = Annotated["str | None", Field("tstr", _of_type(str), optional=True)]
 Bool: TypeAlias = Annotated[bool, Field("bool", _of_type(bool))]
 Choice: TypeAlias = Annotated[
     "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)

@@ -22,9 +22,9 @@ to wait for it is answered as what may have run: nobody knows what the disk has.
 After a crash
 -------------
 A record is there only if all before it are, but for what is over: the records of a closed
-generation may be gone, those of old commands, and of a saved state once there is a newer one or
-an outcome.  So each prefix of what was appended is a history that could have been, and what the
-world has seen is in each that can be found.
+generation may be gone, those of old commands, those of a resource that is gone, and of a saved
+state once there is a newer one or an outcome.  So each prefix of what was appended is a history
+that could have been, and what the world has seen is in each that can be found.
 """
 
 from __future__ import annotations
@@ -117,11 +117,58 @@ class Commanded(NamedTuple):
     """Whether it was a cancel of a generation that had its outcome."""
 
 
-Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Commanded | StateSaved
+class ResourceOpened(NamedTuple):
+    """A resource is about to be created by an execution (:mod:`.scope`)."""
+
+    resource: int
+    name: str
+    kind: str
+    destroy: str
+    """Reference to the function that destroys it."""
+    account: bytes
+    sequence: int
+    """Request whose execution it is, with the account."""
+    incarnation: Incarnation
+    """Life of the worker of that, its holder, and the numbers of the execution and of the resource
+    there."""
+    dispatch: int
+    place: int
+
+
+class ResourceCreated(NamedTuple):
+    """A resource was created, and has this handle."""
+
+    resource: int
+    handle: bytes
+
+
+class ResourceGiven(NamedTuple):
+    """A resource has this holder now: a worker that is to destroy it, or nobody."""
+
+    resource: int
+    incarnation: Incarnation
+    """Life of the worker; empty: nobody."""
+    turn: int
+    """Number of its cleanings, this one included."""
+
+
+class ResourceGone(NamedTuple):
+    """A resource is destroyed."""
+
+    resource: int
+
+
+OfResource: TypeAlias = ResourceOpened | ResourceCreated | ResourceGiven | ResourceGone
+"""Records of resources, whose numbers have nothing to do with those of generations."""
+
+Record: TypeAlias = (
+    Opened | Joined | Started | Completed | Closed | Commanded | StateSaved | OfResource
+)
 """Everything that a journal has.  Numbers of generations count through all epochs."""
 
 KINDS: Final[tuple[type[Record], ...]] = (
     Opened, Joined, Started, Completed, Closed, Commanded, StateSaved,
+    ResourceOpened, ResourceCreated, ResourceGiven, ResourceGone,
 )  # fmt: skip
 """By number.  A new one comes last."""
 _OPENED, _COMPLETED = map(KINDS.index, (Opened, Completed))
@@ -244,12 +291,26 @@ class Left:
 
 
 @dataclasses.dataclass(slots=True)
+class LeftResource:
+    """A resource that was not gone."""
+
+    opened: ResourceOpened
+    incarnation: Incarnation
+    """Life of its last holder; empty: it had none."""
+    turn: int = 0
+    """Number of its cleanings."""
+    handle: bytes | None = None
+    """None: nobody has stated that it was created."""
+
+
+@dataclasses.dataclass(slots=True)
 class Remains:
     """All that a journal has left."""
 
     generations: dict[int, Left]
     commands: list[Commanded]
     next_number: int
+    resources: dict[int, LeftResource] = dataclasses.field(default_factory=dict)
 
 
 def remains_of(records: Iterable[Record]) -> Remains:
@@ -279,6 +340,15 @@ def _read(left: Remains, record: Record) -> None:
         case Closed(number):
             left.generations.pop(number, None)
             left.next_number = max(left.next_number, number + 1)
+        case ResourceOpened():
+            left.resources[record.resource] = LeftResource(record, record.incarnation)
+        case ResourceCreated(number, handle):
+            left.resources[number].handle = handle
+        case ResourceGiven(number, incarnation, turn):
+            left.resources[number].incarnation = incarnation
+            left.resources[number].turn = turn
+        case ResourceGone(number):
+            left.resources.pop(number, None)
         case _:
             left.commands.append(record)
 

@@ -189,6 +189,23 @@ class ServerLimits(_Checked):
         "again, and counts in queue_bytes",
         told=ToldTo.WORKER,
     )
+    resources: int = limit(
+        65_536,
+        "resources that are not gone, stuck ones included; past it none is created: each costs "
+        "memory, and what it stands for costs money",
+    )
+    account_resources: int = limit(
+        16_384, "the same for one session or namespace, so that the others can create some"
+    )
+    execution_resources: int = limit(
+        64, "the same for one execution; a rollout that leaks in a loop is told soon"
+    )
+    destroy_s: float = limit(
+        30.0, "a try to destroy a resource takes so long at most", told=ToldTo.WORKER
+    )
+    destroy_tries: int = limit(
+        3, "cleanings of a resource that may fail before it is stuck, and waits for a person"
+    )
     worker_held_bytes: int = limit(
         HELD_BYTES,
         "bytes of them that one worker holds in memory; what comes then waits in a temporary file",

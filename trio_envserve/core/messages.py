@@ -66,11 +66,15 @@ from .worker_messages import (
     Beat,
     Claim,
     ClaimsEnded,
+    Clean,
     Declined,
     Dispatch,
     Fetch,
     Granted,
     Missing,
+    ResourceAnswer,
+    ResourceIntended,
+    ResourceStated,
     Retire,
     SaveAnswer,
     Start,
@@ -86,10 +90,11 @@ from .worker_messages import (
 
 __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
-    "MESSAGES", "UNLOADABLE", "Announced", "Beat",
-    "Cancel", "Cancelled", "Claim", "ClaimsEnded", "Declined", "Delta", "Dispatch", "Error",
+    "MESSAGES", "UNLOADABLE", "Announced", "Beat", "Cancel",
+    "Cancelled", "Claim", "ClaimsEnded", "Clean", "Declined", "Delta", "Dispatch", "Error",
     "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
-    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "Retire",
+    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "ResourceAnswer",
+    "ResourceIntended", "ResourceStated", "Retire",
     "SaveAnswer", "Start", "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome",
     "WorkerBroken", "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "WorkerSave",
     "decode", "encode", "encode_record", "in_batches", "is_status", "one_by_one", "read",
@@ -103,7 +108,9 @@ Message: TypeAlias = (
     | Delta | Notes
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
     | WorkerDelta | WorkerNotes | Claim | ClaimsEnded | WorkerSave
+    | ResourceIntended | ResourceStated
     | Dispatch | Stop | Statement | Retire | Start | Fetch | Granted | SaveAnswer
+    | ResourceAnswer | Clean
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = typing.get_args(Message)
@@ -115,8 +122,9 @@ KINDS: dict[Any, int] = {
     QueryAnswer: 22, Error: 23, Delta: 25, Notes: 26,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
     Announced: 70, WorkerDelta: 71, WorkerNotes: 72, Claim: 73, ClaimsEnded: 74, WorkerSave: 75,
+    ResourceIntended: 76, ResourceStated: 77,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
-    Granted: 86, SaveAnswer: 87,
+    Granted: 86, SaveAnswer: 87, ResourceAnswer: 88, Clean: 89,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 

@@ -633,8 +633,12 @@ class Pool:
 
     def accepts(self, life: Life) -> bool:
         """Whether a worker is healthy enough for new work."""
+        return life.phase is Phase.READY and self.is_well(life)
+
+    def is_well(self, life: Life) -> bool:
+        """Whether nothing is known to be wrong with a worker."""
         unwell = life.silent or life.blocked or life.held
-        return life.phase is Phase.READY and not unwell and life.mute_s < mute_report_s(self.limits)
+        return not unwell and life.mute_s < mute_report_s(self.limits)
 
     def spreads(self, now_s: float) -> bool:
         """Whether workers that still start are to be left their share of the work."""

@@ -85,6 +85,7 @@ from .router_inputs import (
 )
 from .running import RunningPages
 from .scheduler import Scheduler
+from .scope import SHOWN, Resources
 from .sessions import Session
 from .stacks import Stacks
 from .stats import describe, status
@@ -131,7 +132,12 @@ class Router:
         self.announced = Announcements(self.accounts)
         self.out: list[RouterEffect] = []
         """Effects of this input, in order; each of its parts appends to them."""
-        self.dispatches = Dispatches(self.announced, self.journal, self.out, self.clock)
+        self.resources = Resources(
+            epoch, limits, self.journal, lambda *told: self.dispatches.tell(*told), self.warn
+        )
+        self.dispatches = Dispatches(
+            self.announced, self.journal, self.out, self.clock, self.resources
+        )
         self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
@@ -204,6 +210,8 @@ class Router:
             self.report("info", "the journal saves again")
         self.works.go_on()  # first: what was decided earlier is told earlier
         self.dispatches.release()
+        if self.resources.unsafe:
+            self.resources.go_on()
 
     def _save_failed(self, given: SaveFailed) -> None:
         why, final, now_s = given
@@ -217,11 +225,12 @@ class Router:
         if final:
             self.works.go_on()
             self.works.give_up()
+            self.resources.go_on()
 
     def _restored(self, given: Restored) -> None:
         records, now_s = given
         self.clock.read(now_s)
-        self.works.restore(records)
+        self.resources.restore(self.works.restore(records), self.awake_s)
 
     def _at_rest(self, given: AtRest) -> None:
         keys, now_s = given
@@ -243,7 +252,7 @@ class Router:
         self.dead_epochs = [each for each in dead if each not in live]
         self.works.earlier_lives = bool(live)
         if not self.works.earlier_lives:
-            self.works.started_as.clear()
+            self._earlier_dead()
         self.starting = ""
         self.works.is_starting = False
         self._time(now_s)
@@ -295,9 +304,14 @@ class Router:
     def _hosts_dead(self, given: HostsDead) -> None:
         dead_epochs, now_s = given
         self.dead_epochs = {*self.dead_epochs, *dead_epochs}
+        self._earlier_dead()
+        self._time(now_s)
+
+    def _earlier_dead(self) -> None:
+        """All earlier lives are proven dead, but for those of workers that are back."""
         self.works.earlier_lives = False
         self.works.started_as.clear()
-        self._time(now_s)
+        self.resources.earlier_dead(self.awake_s)
 
     def _worker_back(self, given: WorkerBack) -> None:
         """A worker of an earlier epoch lives on.  What the journal knows of its work goes on as it
@@ -323,6 +337,7 @@ class Router:
             execution.late_at = self._late_at(work)  # for a dispatch that is sent again
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
+        self.resources.take_back(worker, awake_s)
         workforce.state(worker)
 
     def _know_environment(self) -> None:
@@ -352,6 +367,13 @@ class Router:
                 self.works.save(*each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
+        if self.resources.waiting:
+            self._clean()
+
+    def _clean(self) -> None:
+        """Give resources to workers that destroy them."""
+        if not self.starting:
+            self.workforce.clean(self.awake_s)
 
     def _stray(self, stray: Stray) -> None:
         """An outcome of an execution that had ended is counted, and changes nothing."""
@@ -438,8 +460,13 @@ class Router:
         self.works.tick()
         if not self.starting:
             self._resize()
+            self.workforce.turnover.waits = self.closing.stage in (
+                ClosingStage.DRAINING,
+                ClosingStage.CANCELLING,
+            ) and len(self.resources.all) > len(self.resources.stuck)
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
+            self._clean()
         self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
         self._go_on_closing(now_s)
 
@@ -780,17 +807,29 @@ class Router:
                 works.answer_all(lambda work: work.execution is None, outcomes.stopping)
             case ClosingStage.CANCELLING:
                 works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
+            case ClosingStage.ENDING:
+                self._tell_left()
             case ClosingStage.KILLING:
                 self.workforce.kill_all(self.awake_s)
             case ClosingStage.FLUSHING:
                 works.is_flushing = True
                 self.out.append(Flush())
-            case ClosingStage.CLOSED:
+            case _:  # ClosingStage.CLOSED
                 works.is_flushing = False
                 self.out.append(ClosingOver(tuple(self.pool.lives)))
-            case _:
-                pass  # workers without work are told to exit by the tick
         works.stop()
+
+    def _tell_left(self) -> None:
+        """Log the resources that this server leaves.  Workers without work are told to exit by the
+        tick."""
+        left = list(self.resources.all.values())
+        if left:
+            then = "nobody destroys them: do that by hand"
+            if self.journal.on and not self.journal.lost:
+                then = "the next server with this journal destroys them"
+            names = ", ".join(f"{each.name} ({each.kind})" for each in left[:SHOWN])
+            more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+            self.report("warning", f"{len(left)} resources are left, and {then}: {names}{more}")
 
     def held(self) -> Held:
         """The things that closing waits for."""
@@ -799,7 +838,10 @@ class Router:
             if self.awake_s - session.heard_s < self.limits.client_gone_s
         )  # fmt: skip
         on_disk = self.works.gate.waiting + self.works.reads_due
-        return Held(self.workforce.live_count(), sum(kept) + on_disk, len(self.pool.lives), on_disk)
+        return Held(
+            self.workforce.live_count(), sum(kept) + on_disk, len(self.pool.lives), on_disk,
+            self.resources.open,
+        )  # fmt: skip
 
     # -- what it says of itself -------------------------------------------------------
 

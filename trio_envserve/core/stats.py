@@ -21,6 +21,7 @@ from .limits import ServerLimits
 from .model_totals import TOOK
 from .pool import Elastic, Pool
 from .scheduler import Scheduler
+from .scope import Resources
 from .sessions import Sessions
 from .status import known
 from .terms import Epoch
@@ -44,6 +45,7 @@ class CountedRouter(Protocol):
     hosts: Hosts | None
     elastic: Elastic
     queue: Scheduler[Work]
+    resources: Resources
     works: Works
     sessions: Sessions[Any]
     waits: Durations
@@ -89,10 +91,11 @@ def status(router: CountedRouter) -> dict[str, Any]:
 def _closing(router: CountedRouter) -> dict[str, Any]:
     """The stage of closing, what it waits for, and the seconds until the next."""
     left_s = router.closing.left_s(router.clock.last_s)
-    running, kept, workers, _ = router.held()
+    running, kept, workers, _, resources = router.held()
     return {
         "stage": router.closing.stage.value, "running": running, "outcomes": kept,
         "workers": workers, "left_s": round(left_s, 1),
+        **({"resources": resources} if resources else {}),
     }  # fmt: skip
 
 
@@ -173,6 +176,16 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         ],
         **_hosts(router),
         "permits": router.dispatches.permits.records(),
+        **_resources(router.resources, router.clock.awake_s),
+    }  # fmt: skip
+
+
+def _resources(resources: Resources, now_s: float) -> dict[str, Any]:
+    """Numbers of resources, and the records of some."""
+    held, cleaning, stuck, destroyed = resources.counts()
+    return {
+        "resources": held, "resources_cleaning": cleaning, "resources_stuck": stuck,
+        "resources_destroyed": destroyed, "resources_held": resources.records(now_s),
     }  # fmt: skip
 
 
@@ -212,6 +225,7 @@ def bounds(router: CountedRouter) -> dict[str, int]:
         "journal_keys": keys.journal_keys,
         "journal_bytes": keys.journal_bytes,
         "pending": router.workforce.capacity,
+        "resources": limits.resources,
     }
 
 

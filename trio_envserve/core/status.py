@@ -66,6 +66,8 @@ class ClosingRecord:
     """Number of workers that are not proven dead."""
     left_s: float
     """Longest time until the next stage, in seconds."""
+    resources: int = 0
+    """Number of resources that are being destroyed, or wait for that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,29 @@ class PermitStats:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceStats:
+    """A resource that is not gone; see the page on environments."""
+
+    name: str = ""
+    """Name that the server has given it."""
+    kind: str = ""
+    """Kind of the resource, as its rollout says it."""
+    request: str = ""
+    """Request whose rollout has made it."""
+    worker: str = ""
+    """Worker that holds it, or destroys it; empty if none does, or that is not known."""
+    state: str = ""
+    """``held``, ``waiting`` (to be destroyed), ``cleaning`` (a worker destroys it), ``stuck``, or
+    ``unknown`` (a worker of an earlier server holds it)."""
+    age_s: float = 0.0
+    """Seconds since it was to be created, or the server started."""
+    tries: int = 0
+    """Number of failed tries to destroy it, but for that of its own rollout."""
+    why: str = ""
+    """Reason of the last failure."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStats(StatusRecord):
     """The statistics of a server; see the page on operations.
 
@@ -354,6 +379,15 @@ class ServerStats(StatusRecord):
     )
     strays: int = counter("executions_stray", "Outcomes of executions that had already ended.")
     bad_statistics: int = counter("statistics_bad", "Entries in workers' statistics that are none.")
+    resources: int = gauge("resources", "Resources of rollouts that are not gone.", bounded=True)
+    resources_cleaning: int = gauge(
+        "resources_cleaning", "Resources of these that no rollout holds, and that are to be "
+        "destroyed.",
+    )  # fmt: skip
+    resources_stuck: int = gauge(
+        "resources_stuck", "Resources of these that could not be destroyed: they wait for a person."
+    )
+    resources_destroyed: int = counter("resources_destroyed", "Resources that are gone.")
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Bounds of the fields here, by the field's name; ``pending`` is that of one worker."""
     waits: Mapping[str, float] = histogram(
@@ -385,6 +419,8 @@ class ServerStats(StatusRecord):
     """The last past hosts, the newest one last."""
     permits: tuple[PermitStats, ...] = ()
     """The permits of the names that have most claims, at most 32."""
+    resources_held: tuple[ResourceStats, ...] = ()
+    """Resources that are not gone: stuck ones, then the oldest; at most 32."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The entries of the server's shell: its address, the lag of its loop, its socket."""
 
@@ -398,6 +434,7 @@ class ServerStats(StatusRecord):
         hosts = checked(record, "hosts", list, [])
         past_hosts = checked(record, "past_hosts", list, [])
         permits = checked(record, "permits", list, [])
+        held = checked(record, "resources_held", list, [])
         return typed(
             cls, record, **_status(record),
             cache=typed(CacheStats, checked(record, "cache", dict, {})),
@@ -406,6 +443,7 @@ class ServerStats(StatusRecord):
             hosts=tuple(typed(HostStats, host) for host in hosts),
             past_hosts=tuple(typed(PastHost, host) for host in past_hosts),
             permits=tuple(typed(PermitStats, permit) for permit in permits),
+            resources_held=tuple(typed(ResourceStats, resource) for resource in held),
         )  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
@@ -418,7 +456,7 @@ class ServerStats(StatusRecord):
                 record[field.name] = dict(getattr(self, field.name))
         record["cache"] = {**known(self.cache), **self.cache.more}
         record["per_worker"] = [{**each.more, **known(each)} for each in self.per_worker]
-        for name in ("deaths", "hosts", "past_hosts", "permits"):
+        for name in ("deaths", "hosts", "past_hosts", "permits", "resources_held"):
             record[name] = [dataclasses.asdict(each) for each in getattr(self, name)]
         return {**record, **self.more}
 

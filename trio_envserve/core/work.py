@@ -51,6 +51,7 @@ from .journal import (
     Joined,
     Journal,
     Left,
+    LeftResource,
     Opened,
     Record,
     Remains,
@@ -1582,9 +1583,10 @@ class Works:
 
     # -- after a crash ------------------------------------------------------------
 
-    def restore(self, records: Iterable[Record]) -> None:
+    def restore(self, records: Iterable[Record]) -> Iterable[LeftResource]:
         """Take over what a journal has left, before anything else comes.  All that are open count
-        for those who had asked, until these are back or the orphan deadline has passed."""
+        for those who had asked, until these are back or the orphan deadline has passed.  Returns
+        the resources, which are not works."""
         remains: Remains = remains_of(records)
         self.next_number = remains.next_number
         now_s = self.clock.awake_s
@@ -1610,6 +1612,7 @@ class Works:
             command = Command(input, KeyName(said.namespace, said.key), said.tag)
             answer = CommandAnswer(said.generation, said.started, finished=said.finished)
             self._remember(command, answer, now_s)
+        return remains.resources.values()
 
     def _restore(self, left: Left, now_s: float) -> Work:
         number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened

@@ -22,6 +22,9 @@ A delta is sent once and not kept, since the outcome contains its text.  Between
 the router at most :data:`DELTAS_BYTES` of deltas are sent; further ones are dropped, and the gap in
 their numbers shows it.
 
+The outcome of an execution waits until the router has answered all that was stated of its resources
+(:mod:`.scope`).
+
 An execution has one unanswered save at most.  It is kept and sent again as an outcome is, until a
 :class:`~.messages.SaveAnswer` or a Statement without the execution ends it.
 
@@ -44,10 +47,14 @@ from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION,
 from .messages import (
     Claim,
     ClaimsEnded,
+    Clean,
     Dispatch,
     Fetch,
     Granted,
     Message,
+    ResourceAnswer,
+    ResourceIntended,
+    ResourceStated,
     Retire,
     SaveAnswer,
     Statement,
@@ -56,6 +63,7 @@ from .messages import (
 )
 from .permits import OpenClaims
 from .ranges import Ranges
+from .scope import OpenResources, ResourceState, Stated
 from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
 from .worker_messages import WorkerNotes
 
@@ -145,9 +153,39 @@ class ClaimOver(NamedTuple):
     claim: int
 
 
+class ResourceWanted(NamedTuple):
+    """An execution is about to create a resource; see :class:`~.messages.ResourceIntended`.  It
+    gets a :class:`~.scope.Stated` with the name."""
+
+    number: int
+    resource: int
+    """Number of the resource, greater than all before."""
+    kind: str
+    destroy: str
+
+
+class ResourceTold(NamedTuple):
+    """The code of an execution has created, left or destroyed a resource that has a name.  It gets
+    a :class:`~.scope.Stated` once the router has that."""
+
+    resource: int
+    state: ResourceState
+    handle: bytes = b""
+    why: str = ""
+    """Reason for which it is left."""
+
+
+class Cleaned(NamedTuple):
+    """A cleaning has ended: the resource is gone, or (``why``) it is not, for this reason."""
+
+    name: str
+    turn: int
+    why: str
+
+
 WorkerInput: TypeAlias = (
     EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade | SaveMade
-    | OutcomeMade | OutcomeParked | ClaimMade | ClaimOver
+    | OutcomeMade | OutcomeParked | ClaimMade | ClaimOver | ResourceWanted | ResourceTold | Cleaned
 )  # fmt: skip
 """Everything that changes a worker."""
 
@@ -225,7 +263,9 @@ class Exit(NamedTuple):
     """Tear the environment down and exit: no more work comes."""
 
 
-WorkerEffect: TypeAlias = BeginRun | CancelRun | SaveEnded | Park | GoOn | ToRouter | Exit
+WorkerEffect: TypeAlias = (
+    BeginRun | CancelRun | SaveEnded | Park | GoOn | Stated | Clean | ToRouter | Exit
+)
 """Everything that a worker's shell must be able to do."""
 
 
@@ -373,6 +413,9 @@ class WorkerCore:
         """Bytes of deltas that were sent since the last statement."""
         self._notes = UnsentNotes()
         self._claims = OpenClaims()
+        self._resources = OpenResources()
+        self._outcomes: dict[int, OutcomeMade] = {}
+        """Outcomes that wait for answers about resources of their executions."""
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
         """Take in an input; returns the effects in order."""
@@ -411,6 +454,10 @@ class WorkerCore:
                     return self._go_on(Ranges.from_flat(message.claims), message.after_s)
                 case SaveAnswer():
                     return self._answered(message)
+                case ResourceAnswer():
+                    return self._resource_answered(message)
+                case Clean():
+                    return [message] if self._resources.clean(message) else []
                 case Retire():
                     return [Exit()]
                 case _:
@@ -467,6 +514,11 @@ class WorkerCore:
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
+        if self._resources.open:
+            if self._resources.waits(number):
+                self._outcomes[number] = given
+                return []
+            self._resources.end_of(number)
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
         if self._saves:
@@ -512,6 +564,36 @@ class WorkerCore:
         if not self._claims.end(given.claim):
             return []
         return [self._send(ClaimsEnded([given.claim, given.claim + 1]))]
+
+    def _resource_wanted(self, given: ResourceWanted) -> list[WorkerEffect]:
+        """State an intent, if its execution runs."""
+        number, resource, *_ = given
+        if number not in self.running or number in self._cancelled:
+            return [Stated(resource, "", ENDED)]
+        intent = ResourceIntended(*given)
+        self._resources.intend(intent, self._beat)
+        return [self._send(intent)]
+
+    def _resource_told(self, given: ResourceTold) -> list[WorkerEffect]:
+        said = self._resources.state(*given, self._beat)
+        return [] if said is None else [self._send(said)]
+
+    def _cleaned(self, given: Cleaned) -> list[WorkerEffect]:
+        name, turn, why = given
+        state = ResourceState.LEFT if why else ResourceState.GONE
+        result = ResourceStated(name, state, b"", why, turn)
+        return [self._send(self._resources.cleaned(result, self._beat))]
+
+    def _resource_answered(self, answer: ResourceAnswer) -> list[WorkerEffect]:
+        """Take in what the router says of a resource, and send the outcomes that have waited for
+        that."""
+        news = self._resources.answered(answer)
+        effects: list[WorkerEffect] = [] if news is None else [news]
+        for number, made in list(self._outcomes.items()):
+            if not self._resources.waits(number):
+                del self._outcomes[number]
+                effects += self._outcome_made(made)
+        return effects
 
     def _go_on(self, numbers: Ranges, after_s: float | None = None) -> list[WorkerEffect]:
         return [GoOn(number, after_s) for number in self._claims.granted(numbers)]
@@ -608,6 +690,8 @@ class WorkerCore:
             elif last.after_beat < state.beat:
                 last.after_beat = self._beat
                 effects.append(last.message)
+        if self._resources:
+            effects += map(self._send, self._resources.again(state, self._beat))
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
@@ -654,6 +738,9 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
     OutcomeParked: WorkerCore._outcome_parked,
     ClaimMade: WorkerCore._claim_made,
     ClaimOver: WorkerCore._claim_over,
+    ResourceWanted: WorkerCore._resource_wanted,
+    ResourceTold: WorkerCore._resource_told,
+    Cleaned: WorkerCore._cleaned,
 }
 
 

@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 from .fields import (
     Bool,
+    Bytes,
     Count,
     Id,
     MaybeSpans,
+    Name,
     NoteList,
     OptionalSeconds,
+    OptionalText,
     Positive,
     Record,
     Seconds,
@@ -145,6 +148,31 @@ class ClaimsEnded(NamedTuple):
     claims: Spans
 
 
+class ResourceIntended(NamedTuple):
+    """The execution ``number`` is about to create a resource, outside of the worker, of a ``kind``;
+    ``destroy`` refers to the function that destroys it.  ``resource`` counts per incarnation.  It
+    is sent again until :class:`ResourceAnswer` comes with a name; to another router with the
+    ``name`` that it has."""
+
+    number: Uint
+    resource: Uint
+    kind: Text
+    destroy: Text
+    name: OptionalText = None
+
+
+class ResourceStated(NamedTuple):
+    """The holder of a resource states that it is created (``state`` 1) and has this ``handle``,
+    that it is left, and why (2), or that it is gone (3).  ``turn``: the :class:`Clean` whose result
+    that is.  It is sent again until :class:`ResourceAnswer` comes."""
+
+    name: Text
+    state: Uint
+    handle: Bytes
+    why: Text
+    turn: Count = None
+
+
 # -- router to worker ---------------------------------------------------------
 
 
@@ -219,3 +247,28 @@ class SaveAnswer(NamedTuple):
     number: Uint
     save: Positive
     refused: Text
+
+
+class ResourceAnswer(NamedTuple):
+    """With ``resource``: the answer to a :class:`ResourceIntended`: the resource may be created
+    under this ``name``, or (with a text in ``refused``) not at all.  Else the answer to a
+    :class:`ResourceStated` with these ``name``, ``state`` and ``turn``."""
+
+    name: Text
+    state: Uint
+    refused: Text
+    resource: Count = None
+    turn: Count = None
+
+
+class Clean(NamedTuple):
+    """Destroys a resource within so many seconds, and states the result; it may be sent again, and
+    is done once.  ``turn`` counts those of a resource.  Without a ``handle`` nobody knows whether
+    it was created."""
+
+    name: Text
+    turn: Positive
+    kind: Text
+    destroy: Text
+    within_s: Seconds
+    handle: Name = None

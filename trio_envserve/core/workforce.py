@@ -34,6 +34,8 @@ from .messages import (
     Declined,
     ForeignVersion,
     Missing,
+    ResourceIntended,
+    ResourceStated,
     WorkerBroken,
     WorkerDelta,
     WorkerHello,
@@ -119,6 +121,9 @@ class Turnover:
         self._tally = spoilt.Tally()
         self._failing = False
         """Whether some worker has enough failures in a row to be suspect."""
+        self.waits = False
+        """Whether the server closes, and its workers stay for resources that are to be
+        destroyed."""
 
     def check(self, now_s: float) -> list[RouterEffect]:
         """Drain, retire or kill the workers that are due for it."""
@@ -144,11 +149,15 @@ class Turnover:
         if most and worker.next_number >= most:
             why = f"it has run {worker.next_number} executions"
             effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
-        if life.phase is Phase.RETIRING and not worker.live:
+        if life.phase is Phase.RETIRING and not worker.live and not self._cleans(worker):
             effects.append(ToWorker(worker.id, worker.incarnation, messages.Retire()))
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
         return effects
+
+    def _cleans(self, worker: Worker) -> bool:
+        """Whether a worker destroys resources, or may have to, before it exits."""
+        return self.waits or not all(each.is_overdue for each in worker.cleanings.values())
 
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
         """Take in that an execution of a worker has failed or has a result: decide anew which
@@ -334,6 +343,8 @@ class Workforce:
                 return self._notes(life, message)
             case Claim() | ClaimsEnded():
                 self._claims(life, message)
+            case ResourceIntended() | ResourceStated():
+                self._resources(life, message, now_s)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a worker")
         return []
@@ -403,6 +414,8 @@ class Workforce:
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:
                 execution.body = None
+        if worker.cleanings:
+            self.dispatches.clean_again(worker)
         fetches = worker.fetches()
         if any(fetches):  # before the statement, after which the worker announces again what no
             self.dispatches.tell(worker, fetches)  # fetch has named
@@ -421,6 +434,31 @@ class Workforce:
         if execution is not None and execution.size_bytes is not None:
             execution = None  # its code has ended
         permits.claim(worker, execution, message)
+
+    def _resources(
+        self, life: Life, message: ResourceIntended | ResourceStated, now_s: float
+    ) -> None:
+        """Take in what a worker says of a resource."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        resources = self.dispatches.resources
+        if isinstance(message, ResourceStated):
+            resources.stated(worker, message, now_s)
+            return
+        execution = worker.live.get(message.number)
+        if execution is not None and execution.size_bytes is not None:
+            execution = None  # its code has ended
+        resources.intend(worker, execution, message, now_s)
+
+    def clean(self, now_s: float) -> None:
+        """Give resources without a holder to workers that are well."""
+        may_clean = (Phase.READY, Phase.RETIRING) if self.turnover.waits else (Phase.READY,)
+        well = (
+            worker for worker in self.workers.values()
+            if self.pool.is_well(life := self.pool.lives[worker.id]) and life.phase in may_clean
+        )  # fmt: skip
+        self.dispatches.resources.give(now_s, well)
 
     def _missing(self, life: Life, missing: Missing) -> None:
         worker = self.workers.get(life.id)
@@ -455,8 +493,8 @@ class Workforce:
             return []  # it has ended, or was announced before
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
-        if execution.claims:
-            self.dispatches.permits.end(execution)
+        if execution.claims is not None:
+            self.dispatches.give_back(execution)
         self.runs.add(now_s - execution.dispatched_s)
         if execution.is_wanted and size_bytes <= most_bytes:
             self.announced.add(execution)
@@ -555,6 +593,10 @@ class Workforce:
         """Do what time brings: decisions of the pool, ends of executions whose worker is proven
         dead, ends of drained workers."""
         ended: list[ExecutionEnded] = []
+        for stuck in self.dispatches.resources.overdue(now_s):
+            assert isinstance(stuck, Worker)
+            why = "it destroys a resource, and does not come to an end"
+            self.out += self.pool.step(self.pool.lives[stuck.id], LifeInput.RETIRE, now_s, why)
         self.out += self.turnover.check(now_s)
         for effect in self.pool.tick(now_s):
             if isinstance(effect, Lost):
@@ -585,6 +627,7 @@ class Workforce:
         suspicion = worker.id, len(executions)
         for execution in executions:
             self.dispatches.end(execution)
+        self.dispatches.lost(worker)
         return [ExecutionEnded(execution, None, lost.why, suspicion) for execution in executions]
 
     def retire_all(self, now_s: float) -> None:

@@ -60,6 +60,7 @@ LINES: Final = 3
 LINE_S: Final = 0.5
 NO_LINES: Final[Mapping[int, str]] = {}
 HOSTS_MOST: Final = 64
+RESOURCES_MOST: Final = 32
 PERMITS_MOST: Final = 32
 PAST_HOSTS: Final = 8
 WORKERS_MOST: Final = 256
@@ -171,6 +172,7 @@ def view(
         "hosts": [_plain(each) for each in stats.hosts[:HOSTS_MOST]],
         "past_hosts": [_plain(each) for each in reversed(stats.past_hosts[-PAST_HOSTS:])],
         "permits": [_plain(each) for each in stats.permits[:PERMITS_MOST]],
+        "resources_held": [_plain(each) for each in stats.resources_held[:RESOURCES_MOST]],
         "per_worker": [_plain(each) for each in stats.per_worker[:WORKERS_MOST]],
         "workers_more": max(0, len(stats.per_worker) - WORKERS_MOST),
         "deaths": [_plain(each) for each in reversed(stats.deaths)],

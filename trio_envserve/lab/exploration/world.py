@@ -78,7 +78,7 @@ from ...core.host import (
     TellWorker,
 )
 from ...core.host_link import ItemKind
-from ...core.journal import Closed, Commanded, Opened, Record
+from ...core.journal import Closed, Commanded, OfResource, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from ...core.limits import PROTOCOL_VERSION, WireLimits
@@ -176,7 +176,7 @@ def compacted(records: Iterable[Record]) -> list[Record]:
     last = max((each.number for each in records if isinstance(each, Opened)), default=-1)
     return [
         each for each in records
-        if isinstance(each, Commanded) or each.number not in closed
+        if isinstance(each, Commanded | OfResource) or each.number not in closed
         or (each.number == last and isinstance(each, (Opened, Closed)))
     ]  # fmt: skip
 

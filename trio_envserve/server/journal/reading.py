@@ -18,6 +18,7 @@ from .folder import BODIES, DATABASE, SAFE
 from .rows import (
     APPLICATION,
     SCHEMA,
+    SCHEMA_WITH_RESOURCES,
     SCHEMA_WITH_STATES,
     Row,
     State,
@@ -94,11 +95,11 @@ def check_kind(folder: Path, connection: sqlite3.Connection) -> None:
         raise ServerStartError(
             f"{folder / DATABASE} is a database of another program; name another folder"
         )
-    if schema not in (0, SCHEMA, SCHEMA_WITH_STATES):
+    if schema not in (0, SCHEMA, SCHEMA_WITH_STATES, SCHEMA_WITH_RESOURCES):
         which = "a later" if schema > SCHEMA else "an earlier"
         raise ServerStartError(
             f"the journal {folder} was written by {which} version (its schema is {schema}, and "
-            f"this one knows {SCHEMA_WITH_STATES}): use that version, or name another folder"
+            f"this one knows {SCHEMA_WITH_RESOURCES}): use that version, or name another folder"
         )
 
 

@@ -7,6 +7,7 @@ saved state or input is lost, and, where nobody knows which records are missing,
 without an outcome, nothing is known but that it may have run: it is kept with all of its allowance
 used, so it is never run again.  A key of which no record is left cannot be kept, and that is
 told: an ask under it runs.  Numbers of generations go on far behind the last that is known.
+A resource is kept unless the record of its intent is lost.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.journal import Closed, Commanded, Completed, Opened, Record, StateSaved
+from ...core.journal import (
+    Closed,
+    Commanded,
+    Completed,
+    OfResource,
+    Opened,
+    Record,
+    ResourceOpened,
+    StateSaved,
+)
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
 from .reading import JournalContents, JournalEntry, name_of, read_all
-from .rows import State, pack_rows, schema_of
+from .rows import RESOURCES_FROM, State, pack_rows, schema_of
 from .store import connect, create, read_safe
 
 NUMBERS_SKIPPED = 1_000_000
@@ -54,7 +64,8 @@ def repair(folder: Path, identity: Identity) -> Repaired:
     records = list(_kept(found, report))
     count, next_number, _ = read_safe(folder) or (0, 0, "")
     for entry in found.entries:
-        next_number = max(next_number, (entry.row.number or 0) + 1)
+        number = entry.row.number or 0
+        next_number = max(next_number, number + 1 if number < RESOURCES_FROM else 0)
     state = found.state or State(0, 0, 0, 0.0, 0, identity)
     count = max(count, state.records, len(records))
     next_number = max(next_number, state.next_number)
@@ -87,8 +98,11 @@ def _found(folder: Path) -> JournalContents:
 
 def _kept(found: JournalContents, report: Repaired) -> Iterator[Record]:
     of_generation: dict[int, list[JournalEntry]] = {}
+    of_resource: dict[int, list[OfResource]] = {}
     for entry in found.entries:
-        if entry.row.number is not None:
+        if isinstance(entry.record, OfResource):
+            of_resource.setdefault(entry.record.resource, []).append(entry.record)
+        elif entry.row.number is not None:
             of_generation.setdefault(entry.row.number, []).append(entry)
     for entries in of_generation.values():
         opened = next((e.record for e in entries if isinstance(e.record, Opened)), None)
@@ -97,6 +111,9 @@ def _kept(found: JournalContents, report: Repaired) -> Iterator[Record]:
             continue
         yield from _of_generation(opened, entries, report, is_known=found.is_known)
     yield from (e.record for e in found.entries if isinstance(e.record, Commanded))
+    for records in of_resource.values():
+        if isinstance(records[0], ResourceOpened):  # it may be gone: to destroy it again is allowed
+            yield from records
 
 
 def _of_generation(

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import cbor2
 
-from ...core.journal import KINDS, Completed, Opened, Record, StateSaved, plain_of, record_of
+from ...core.journal import (
+    KINDS,
+    Completed,
+    OfResource,
+    Opened,
+    Record,
+    StateSaved,
+    plain_of,
+    record_of,
+)
 from ...core.limits import KIB
 from ...core.terms import Body
 from .folder import Identity
@@ -23,13 +32,17 @@ SCHEMA = 2
 """Which tables and records it has.  A later one is not read."""
 SCHEMA_WITH_STATES = 3
 """That of a journal in which saved states are, or have been."""
+SCHEMA_WITH_RESOURCES = 4
+"""That of a journal in which resources are, or have been."""
+RESOURCES_FROM = 1 << 62
+"""Number, in the rows of the first resource: no generation has one as great."""
 STATES = f"substr(record, 2, 1) = x'{KINDS.index(StateSaved):02x}'"
 """Condition for the rows of saved states: a record is a short list, and begins with its kind."""
 
 TABLES = (
     """CREATE TABLE records (
         row INTEGER PRIMARY KEY,
-        number INTEGER,          -- of its generation; none: it is of a command
+        number INTEGER,          -- of its generation or resource; none: it is of a command
         uptime_s REAL NOT NULL,  -- when it was saved, in time that servers were up
         record BLOB NOT NULL,    -- CBOR; a body stands as its length
         file INTEGER NOT NULL,   -- 1: the body is in a file, and the column has its digest
@@ -141,6 +154,8 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
             body = record.frames[1]
         elif isinstance(record, (Opened, StateSaved)):
             body = record.body
+        elif isinstance(record, OfResource):
+            number = RESOURCES_FROM + record.resource
         file, kept = 0, b""
         if body is not None and len(body) > FILE_BYTES:
             file, kept, bodies[row] = 1, digest_of(body), body
@@ -157,8 +172,10 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
     return Packed(values, sums, bodies)
 
 
-def schema_of(records: Iterable[Record]) -> int:
+def schema_of(records: Collection[Record]) -> int:
     """Least schema of a journal with these records."""
+    if any(isinstance(record, OfResource) for record in records):
+        return SCHEMA_WITH_RESOURCES
     has_more = any(
         isinstance(record, StateSaved)
         or (isinstance(record, Opened) and record.grace_s is not None)

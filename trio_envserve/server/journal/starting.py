@@ -32,7 +32,7 @@ from ...core.archive import pack_left
 from ...core.journal import KINDS, Completed, Opened, Started
 from .folder import BODIES
 from .reading import JournalContents, _check_pages, _take, read_state
-from .rows import Row, whole_sums
+from .rows import RESOURCES_FROM, Row, whole_sums
 from .store import connect, read_safe
 
 _OPENED: Final = KINDS.index(Opened)
@@ -79,7 +79,7 @@ class _Reading:
         self._open: dict[int, list[_Values]] = {}
         """The rows of each generation without an outcome, as far as was read."""
         self._others: list[_Values] = []
-        """Values of commands, and of generations that are no finished keys."""
+        """Values of commands, resources, and generations that are no finished keys."""
         self._named = set(os.listdir(folder / BODIES))
 
     def read(self, connection: sqlite3.Connection) -> None:
@@ -105,7 +105,7 @@ class _Reading:
             row, number, _, record, file, *_ = values
             if file:
                 self._has_file(str(row))
-            if number is None:
+            if number is None or number >= RESOURCES_FROM:
                 self._others.append(values)
                 continue
             kind = record[1]  # a list of a few, and its first is a small number

@@ -28,11 +28,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from ...core.journal import Closed, Completed, Opened, Record, Started, StateSaved
+from ...core.journal import (
+    Closed,
+    Completed,
+    Opened,
+    Record,
+    ResourceGone,
+    Started,
+    StateSaved,
+)
 from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, beside, sync_folder
 from .rows import (
     APPLICATION,
+    RESOURCES_FROM,
     SCHEMA,
     STATES,
     TABLES,
@@ -216,7 +225,7 @@ def portions(count: int) -> Iterator[tuple[int, int]]:
 
 
 def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
-    """The records that get a row, and the numbers of those that are closed."""
+    """The records that get a row, and the numbers of those that are closed, or gone."""
     rows: list[Record] = []
     closed: list[int] = []
     opened: dict[int, tuple[int, Opened]] = {}
@@ -230,6 +239,8 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
             ))  # fmt: skip
         elif isinstance(record, Closed):
             closed.append(record.number)
+        elif isinstance(record, ResourceGone):
+            closed.append(RESOURCES_FROM + record.resource)
         else:
             if isinstance(record, Opened):
                 opened[record.number] = len(rows), record

@@ -317,12 +317,15 @@ def state_digest(router: Router) -> bytes:
         text += repr(list(router.works.archive))
     if permits := router.dispatches.permits.records():
         text += repr(permits)
+    if (counts := router.resources.counts())[0] or counts.destroyed:
+        text += repr((counts, router.resources.records(router.awake_s)))
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 
 _LATER = (
     "bounds", "waits", "runs", "model_calls", "model_usage", "oldest_wait_s", "workers_least",
-    "workers_most", "resized", "permits",
+    "workers_most", "resized", "permits", "resources", "resources_cleaning", "resources_stuck",
+    "resources_destroyed", "resources_held",
 )  # fmt: skip
 
 

@@ -118,9 +118,17 @@
     rows($("permits"), list, (each) => each.name, () => tableRow(4), (row, each) =>
       fillRow(row, [[each.name], [count(each.held), "n"], [String(each.limit), "n"], [count(each.waiting), "n"]]));
   }
+  function showResources(v) {
+    const list = v.resources_held || [];
+    $("resources-part").hidden = !list.length;
+    rows($("resources"), list, (each) => each.name, () => tableRow(8), (row, each) =>
+      fillRow(row, [[each.name], [each.kind], [each.state, each.state === "stuck" ? "bad" : ""], [seconds(each.age_s), "n"],
+        [each.request], [each.worker], [count(each.tries), "n"], [each.why]]));
+  }
   function showWorkers(v) {
     showHosts(v);
     showPermits(v);
+    showResources(v);
     put($("h-workers"), `Workers: ${v.ready} of ${v.workers} ready` + (v.workers_least < v.workers_most ? ` (of ${v.workers_least}..${v.workers_most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
     const list = [...v.per_worker].sort((a, b) => a.slot - b.slot || (a.worker < b.worker ? -1 : 1));
     rows($("workers"), list, (each) => each.worker, () => tableRow(10), (row, each) => {

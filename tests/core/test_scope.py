@@ -1,0 +1,707 @@
+"""Resources: who may destroy what, and that nothing is left, whatever is lost, dies or restarts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from trio_envserve.core import scope
+from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.journal import Journal, Record, remains_of
+from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.messages import (
+    Clean,
+    ResourceAnswer,
+    ResourceIntended,
+    ResourceStated,
+    Statement,
+)
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.scope import HeldResource, OpenResources, Resources, ResourceState
+
+INTENDED, CREATED, LEFT, GONE = ResourceState
+LIMITS = ServerLimits(resources=6, account_resources=4, execution_resources=2)
+
+
+@dataclasses.dataclass(eq=False)
+class Account:
+    id: bytes
+
+
+@dataclasses.dataclass(eq=False)
+class Running:
+    """An execution, for the machine alone."""
+
+    number: int
+    session: Account
+    sequence: int = 0
+    is_wanted: bool = True
+    claims: Any = None
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Process:
+    """A worker, for the machine alone."""
+
+    incarnation: bytes
+    live: dict[int, Any] = dataclasses.field(default_factory=dict)
+    running: int = 0
+    resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
+    intended: Ranges = dataclasses.field(default_factory=Ranges)
+    cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"w{self.incarnation[0]}"
+
+
+class Machine:
+    """The router's machine with some workers, and no links."""
+
+    def __init__(self, *, journal: bool = False, limits: ServerLimits = LIMITS) -> None:
+        self.journal, self.now_s = Journal(on=journal), 100.0
+        self.told: list[tuple[Any, Any]] = []
+        self.lines: list[str] = []
+        self.resources = Resources(
+            b"e" * 16, limits, self.journal, lambda *told: self.told.append(told),
+            self.lines.append,
+        )  # fmt: skip
+        self.workers = [Process(bytes([number]) * 16) for number in range(2)]
+        self.places = iter(range(1000))
+
+    def runs(self, worker: int = 0, account: bytes = b"a" * 16) -> Running:
+        process = self.workers[worker]
+        made = Running(len(process.live), Account(account))
+        process.live[made.number] = made
+        return made
+
+    def intend(
+        self, execution: Running | None, worker: int = 0, named: str | None = None, **more: Any
+    ) -> ResourceAnswer:
+        """The answer to an intent; a journal saves it."""
+        number = 0 if execution is None else execution.number
+        intent = ResourceIntended(number, next(self.places), "sandbox", "m:f", named)
+        intent = intent._replace(**more)
+        self.resources.intend(self.workers[worker], execution, intent, self.now_s)
+        self.save()
+        answer: ResourceAnswer = self.told.pop()[1]
+        return answer
+
+    def save(self) -> None:
+        self.journal.saved(self.journal.appended)
+        self.resources.go_on()
+
+    def states(
+        self, name: str, state: ResourceState, worker: int = 0, turn: int | None = None,
+        handle: bytes = b"", why: str = "",
+    ) -> None:  # fmt: skip
+        said = ResourceStated(name, state, handle, why, turn)
+        self.resources.stated(self.workers[worker], said, self.now_s)
+        self.save()
+
+    def gives(self, after_s: float = 0.0, *workers: int) -> list[Clean]:
+        """The cleanings that are given when so much time has passed."""
+        self.now_s += after_s
+        self.told.clear()
+        self.resources.give(self.now_s, [self.workers[each] for each in workers or (0, 1)])
+        self.save()
+        return [message for _, message in self.told if isinstance(message, Clean)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", ""),
+        ("kind", "k" * 65),
+        ("kind", "a\n"),
+        ("destroy", "d" * 1025),
+        ("name", "n" * 65),
+    ],
+)
+def test_intent_with_a_text_that_is_none_is_malformed(field: str, value: str):
+    machine = Machine()
+    with pytest.raises(ProtocolError, match="a resource with a text"):
+        machine.intend(machine.runs(), 0, None, **{field: value})
+
+
+@pytest.mark.parametrize("state", [INTENDED, 4])
+def test_statement_of_a_state_that_is_none_is_malformed(state: int):
+    said = ResourceStated("n", state, b"", "")
+    with pytest.raises(ProtocolError, match="of a resource"):
+        Machine().resources.stated(Process(b"i" * 16), said, 0.0)
+
+
+def test_handle_that_is_too_large_is_malformed():
+    said = ResourceStated("n", CREATED, bytes(scope.HANDLE_BYTES + 1), "")
+    with pytest.raises(ProtocolError, match="4097 bytes of handle"):
+        Machine().resources.stated(Process(b"i" * 16), said, 0.0)
+
+
+def test_cleaning_that_creates_is_malformed():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, LEFT)
+    machine.gives()
+    holder = next(n for n, each in enumerate(machine.workers) if each.cleanings)
+    with pytest.raises(ProtocolError, match="created by its cleaning"):
+        machine.states(name, CREATED, holder, turn=1)
+
+
+def test_bounds_refuse_in_words():
+    machine = Machine()
+    one = machine.runs()
+    assert [bool(machine.intend(one).refused) for _ in range(3)] == [False, False, True]
+    refused = machine.intend(one).refused
+    assert refused == "2 are held by its execution (execution_resources): wait until some are gone"
+    for _ in range(2):
+        machine.intend(machine.runs())
+    assert "session or namespace" in machine.intend(machine.runs()).refused
+    for _ in range(2):
+        machine.intend(machine.runs(account=b"b" * 16))
+    assert "the server (resources)" in machine.intend(machine.runs(account=b"c" * 16)).refused
+
+
+def test_cancelled_and_ended_executions_get_no_resource():
+    machine = Machine()
+    execution = machine.runs()
+    execution.is_wanted = False
+    assert "nobody waits" in machine.intend(execution).refused
+    assert "nobody waits" in machine.intend(None).refused
+
+
+def test_failed_journal_refuses_and_answers_what_was_to_wait():
+    machine = Machine(journal=True)
+    execution = machine.runs()
+    known = machine.intend(execution).name
+    intent = ResourceIntended(0, 900, "sandbox", "m:f")
+    machine.resources.intend(machine.workers[0], execution, intent, machine.now_s)
+    said = ResourceStated(known, GONE, b"", "")
+    machine.resources.stated(machine.workers[0], said, machine.now_s)
+    machine.journal.fail("the disk is full", final=False)
+    machine.resources.go_on()
+    assert machine.told == []
+    machine.journal.fail("the disk is gone", final=True)
+    machine.resources.go_on()
+    first, second = (message for _, message in machine.told)
+    assert (first.name, first.refused) == ("", "the server's journal has failed: the disk is gone")
+    assert second == ResourceAnswer(known, GONE, "")
+    assert machine.resources.all == {}
+    machine.resources.intend(machine.workers[0], execution, intent, machine.now_s)
+    assert machine.told[-1][1].refused == "it was given up"
+    assert "the disk is gone" in machine.intend(execution).refused
+
+
+def test_intent_that_comes_again_gets_the_same_name():
+    machine = Machine()
+    execution, worker = machine.runs(), machine.workers[0]
+    intent = ResourceIntended(0, 7, "sandbox", "m:f")
+    for _ in range(2):
+        machine.resources.intend(worker, execution, intent, 0.0)
+    first, second = (message for _, message in machine.told)
+    assert first == second
+    assert first.name == f"{(b'e' * 16).hex()}-0"
+    assert len(machine.resources.all) == 1
+
+
+def test_answer_waits_until_its_record_is_safe_and_is_given_once():
+    machine = Machine(journal=True)
+    worker, intent = machine.workers[0], ResourceIntended(0, 7, "sandbox", "m:f")
+    for _ in range(2):
+        machine.resources.intend(worker, machine.runs(), intent, 0.0)
+    assert machine.told == []
+    machine.save()
+    assert len(machine.told) == 1
+
+
+def test_answers_to_a_dead_worker_are_dropped():
+    machine = Machine(journal=True)
+    worker, intent = machine.workers[0], ResourceIntended(0, 7, "sandbox", "m:f")
+    machine.resources.intend(worker, machine.runs(), intent, 0.0)
+    machine.resources.lost(worker, 0.0)
+    machine.save()
+    assert machine.told == []
+    (clean,) = machine.gives(0.0, 1)
+    assert clean.handle is None
+
+
+def test_resource_that_fails_three_times_is_stuck_and_told():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, CREATED, handle=b"handle")
+    machine.states(name, LEFT, why="the provider\nis down")
+    for turn in (1, 2, 3):
+        (clean,) = machine.gives(scope.PAUSE_S * (turn - 1))
+        assert clean == Clean(name, turn, "sandbox", "m:f", 30.0, b"handle")
+        holder = next(n for n, each in enumerate(machine.workers) if each.cleanings)
+        machine.states(name, LEFT, holder, turn, why="it is down")
+        assert machine.gives() == []
+    assert machine.gives(1000.0) == []
+    (record,) = machine.resources.records(machine.now_s)
+    assert (record["state"], record["tries"], record["worker"]) == ("stuck", 3, "")
+    assert machine.resources.counts() == (1, 0, 1, 0)
+    assert "another worker is to" in machine.lines[0]
+    assert "is stuck after 3 tries: worker w" in machine.lines[-1]
+
+
+def test_another_worker_has_the_next_try():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, LEFT)
+    machine.gives()
+    first = next(n for n, each in enumerate(machine.workers) if each.cleanings)
+    machine.states(name, LEFT, first, 1)
+    machine.gives(scope.PAUSE_S)
+    assert not machine.workers[first].cleanings
+    assert machine.workers[1 - first].cleanings
+
+
+def test_worker_has_few_cleanings_at_once():
+    limits = ServerLimits()
+    machine = Machine(limits=limits)
+    execution = machine.runs()
+    for _ in range(scope.CLEANINGS_MOST + 3):
+        machine.intend(execution)
+    machine.resources.end(execution, machine.now_s)
+    assert len(machine.gives(0.0, 1)) == scope.CLEANINGS_MOST
+    assert machine.gives(0.0, 1) == []
+    states = [each["state"] for each in machine.resources.records(0.0)]
+    assert states.count("cleaning") == scope.CLEANINGS_MOST
+    assert states.count("waiting") == 3
+
+
+def test_cleaning_that_does_not_end_retires_its_worker_and_stays_its_own():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, LEFT)
+    machine.gives()
+    (worker,) = [each for each in machine.workers if each.cleanings]
+    assert list(machine.resources.overdue(machine.now_s + 39.0)) == []
+    assert list(machine.resources.overdue(machine.now_s + 40.0)) == [worker]
+    assert list(machine.resources.overdue(machine.now_s + 41.0)) == []
+    assert machine.gives(100.0) == []
+    assert machine.resources.counts() == (1, 1, 0, 0)
+    machine.states(name, GONE, machine.workers.index(worker), 1)
+    assert machine.resources.counts() == (0, 0, 0, 1)
+
+
+def test_cleaning_is_sent_again_with_later_beats():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, LEFT)
+    (clean,) = machine.gives()
+    (worker,) = [each for each in machine.workers if each.cleanings]
+    machine.told.clear()
+    for after_s in (1.0, 2.0):
+        machine.resources.repeat(worker, machine.now_s + after_s)
+    assert machine.told == [(worker, clean)]
+
+
+def test_statement_about_what_is_not_its_own_changes_nothing():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    for worker, turn, about in ((1, None, name), (0, 1, name), (0, None, "else")):
+        machine.states(about, GONE, worker, turn)
+        assert machine.told.pop()[1] == ResourceAnswer(about, GONE, "", None, turn)
+    assert list(machine.resources.all) == [name]
+
+
+def test_resource_of_an_earlier_router_is_known_again_with_its_name():
+    machine = Machine()
+    execution = machine.runs()
+    assert machine.intend(execution, named="old").name == "old"
+    assert machine.intend(None, named="older").name == "older"
+    assert machine.intend(None, 1, named="old").name == "old"
+    assert {name: each.holder for name, each in machine.resources.all.items()} == {
+        "old": machine.workers[0], "older": machine.workers[0],
+    }  # fmt: skip
+
+
+def test_journal_has_what_its_next_server_needs():
+    machine = Machine(journal=True)
+    execution = machine.runs()
+    names = [machine.intend(execution).name for _ in range(2)]
+    machine.states(names[0], CREATED, handle=b"h")
+    machine.states(names[1], LEFT)
+    machine.gives(0.0, 1)
+    records = machine.journal.take()
+    other = Machine(journal=True)
+    other.resources.restore(remains_of(records).resources.values(), 0.0)
+    assert [each["state"] for each in other.resources.records(0.0)] == ["unknown", "unknown"]
+    other.workers[0].live[execution.number] = execution
+    other.resources.take_back(other.workers[0], 0.0)
+    assert other.workers[0].resources[0].execution is execution
+    other.resources.take_back(other.workers[1], 0.0)
+    assert list(other.workers[1].cleanings) == [names[1]]
+    other.places = machine.places
+    assert other.intend(execution).name.endswith("-2")
+
+
+def test_execution_that_ended_by_report_gives_on_what_the_journal_has_of_it():
+    machine = Machine(journal=True)
+    name = machine.intend(machine.runs()).name
+    other = Machine(journal=True)
+    other.resources.restore(remains_of(machine.journal.take()).resources.values(), 0.0)
+    other.resources.take_back(other.workers[0], 0.0)
+    assert [each.name for each in other.gives()] == [name]
+
+
+# -- the worker's side ------------------------------------------------------------------
+
+
+def test_worker_remembers_few_cleanings_and_runs_none_twice():
+    known = OpenResources()
+    for number in range(scope.REMEMBERED + 1):
+        assert known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
+    assert not known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
+    assert known.clean(Clean(f"r{number}", 2, "k", "d", 1.0))
+
+
+def test_worker_ignores_answers_that_are_no_news():
+    known = OpenResources()
+    for answer in (
+        ResourceAnswer("n", GONE, ""), ResourceAnswer("n", GONE, "", None, 1),
+        ResourceAnswer("n", INTENDED, "", 3),
+    ):  # fmt: skip
+        assert known.answered(answer) is None
+    assert known.state(3, GONE, b"", "", 0) is None
+    known.intend(ResourceIntended(0, 3, "k", "d"), 0)
+    assert known.state(3, GONE, b"", "", 0) is None, "it has no name"
+    known.answered(ResourceAnswer("n", INTENDED, "", 3))
+    assert known.answered(ResourceAnswer("m", INTENDED, "", 3)) is None
+    known.state(3, CREATED, b"h", "", 0)
+    assert known.answered(ResourceAnswer("n", GONE, "")) is None
+    result = ResourceStated("n", GONE, b"", "", 2)
+    known.cleaned(result, 0)
+    known.answered(ResourceAnswer("n", GONE, "", None, 1))
+    assert known.again(Statement(1, 0, [], []), 1)[-1] == result
+
+
+# -- against a model ----------------------------------------------------------------------
+
+Message: TypeAlias = "ResourceIntended | ResourceStated | ResourceAnswer | Clean | Statement"
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Thing:
+    """A resource as its provider has it: the model."""
+
+    name: str
+    exists: bool = False
+    destroying: set[bytes] = dataclasses.field(default_factory=set)
+    """Lives of workers in which a destroy runs."""
+    over: bool = False
+    """Whether a success was answered by a router: written down."""
+    owner: tuple[bytes, int] | None = None
+    """Life and execution that may use it."""
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Worker:
+    """A worker with its code, and its two links: in order, and lossy."""
+
+    life: bytes
+    process: Process
+    known: OpenResources = dataclasses.field(default_factory=OpenResources)
+    up: deque[Message] = dataclasses.field(default_factory=deque)
+    down: deque[Message] = dataclasses.field(default_factory=deque)
+    beat: int = 0
+    code: dict[int, tuple[int, Thing | None, str]] = dataclasses.field(default_factory=dict)
+    """By resource: its execution, the thing, and what its code does."""
+    jobs: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Cleanings that run, with their numbers."""
+
+
+class System(RuleBasedStateMachine):
+    """A router, its journal, and workers whose messages are lost, that die, and outlive routers."""
+
+    @initialize(journal=st.booleans())
+    def begin(self, journal: bool) -> None:
+        self.is_journaled, self.now_s, self.epochs = journal, 0.0, 0
+        self.things: dict[str, Thing] = {}
+        self.workers: list[Worker] = []
+        self.disk: list[Record] = []
+        self.places = iter(range(10**6))
+        self.lives = iter(range(1, 256))
+        self.unreliable = True
+        self.dead: list[bytes] = []
+        self.open_router(())
+        for _ in range(2):
+            self.start_worker()
+
+    def open_router(self, left: Any) -> None:
+        self.journal = Journal(on=self.is_journaled)
+        self.epochs += 1
+        self.by_process: dict[Process, Worker] = {}
+        self.router = Resources(
+            bytes([self.epochs]) * 16, ServerLimits(), self.journal, self.tell, lambda line: None
+        )
+        self.router.restore(left, self.now_s)
+
+    def start_worker(self) -> None:
+        life = bytes([next(self.lives)]) * 16
+        worker = Worker(life, Process(life))
+        self.workers.append(worker)
+        self.by_process[worker.process] = worker
+
+    def tell(self, process: Any, message: Message) -> None:
+        worker = self.by_process.get(process)
+        if worker is None:
+            return
+        if isinstance(message, ResourceAnswer) and message.state == GONE:
+            thing = self.things.get(message.name)
+            if thing is not None:
+                thing.over |= not thing.exists
+        worker.down.append(message)
+
+    # -- what happens -------------------------------------------------------------------
+
+    def some(self, data: st.DataObject) -> Worker:
+        return data.draw(st.sampled_from(self.workers))
+
+    @rule(data=st.data())
+    def execution_wants_a_resource(self, data: st.DataObject) -> None:
+        worker, place = self.some(data), next(self.places)
+        live = worker.process.live
+        if not live or data.draw(st.booleans()):
+            number = max(live, default=-1) + 1 + place
+            live[number] = Running(number, Account(b"a" * 16))
+        execution = data.draw(st.sampled_from(sorted(live)))
+        intent = ResourceIntended(execution, place, "sandbox", "m:f")
+        worker.known.intend(intent, worker.beat)
+        worker.code[place] = execution, None, "wants"
+        worker.up.append(intent)
+
+    @precondition(lambda self: any(each.code for each in self.workers))
+    @rule(data=st.data(), works=st.booleans())
+    def code_goes_on(self, data: st.DataObject, works: bool) -> None:
+        worker = data.draw(st.sampled_from([each for each in self.workers if each.code]))
+        place = data.draw(st.sampled_from(sorted(worker.code)))
+        execution, thing, doing = worker.code[place]
+        if thing is None:
+            return
+        if doing == "creates":
+            thing.exists = works  # else it has failed, or was cancelled
+            if works:
+                self.says(worker, place, CREATED)
+            worker.code[place] = execution, thing, "has"
+        elif doing == "has":
+            self.destroys(thing, worker)
+            worker.code[place] = execution, thing, "destroys"
+        elif doing == "destroys":
+            thing.destroying.remove(worker.life)
+            thing.owner = None
+            if works:
+                thing.exists = False
+            self.says(worker, place, GONE if works else LEFT)
+            worker.code[place] = execution, thing, "is over"
+
+    def says(self, worker: Worker, place: int, state: ResourceState) -> None:
+        said = worker.known.state(place, state, b"h", "", worker.beat)
+        assert said is not None
+        worker.up.append(said)
+
+    def destroys(self, thing: Thing, worker: Worker) -> None:
+        assert not thing.over, "destroyed after its success was written down"
+        assert not thing.destroying, "destroyed twice at once"
+        thing.destroying.add(worker.life)
+
+    @precondition(lambda self: any(each.jobs for each in self.workers))
+    @rule(data=st.data(), works=st.booleans())
+    def cleaning_ends(self, data: st.DataObject, works: bool) -> None:
+        worker = data.draw(st.sampled_from([each for each in self.workers if each.jobs]))
+        name = data.draw(st.sampled_from(sorted(worker.jobs)))
+        thing, turn = self.things[name], worker.jobs.pop(name)
+        thing.destroying.remove(worker.life)
+        thing.exists &= not works
+        result = ResourceStated(name, GONE if works else LEFT, b"", "", turn)
+        worker.up.append(worker.known.cleaned(result, worker.beat))
+
+    @rule(data=st.data(), upwards=st.booleans(), lost=st.integers(0, 9))
+    def message_passes(self, data: st.DataObject, upwards: bool, lost: int) -> None:
+        worker = self.some(data)
+        link = worker.up if upwards else worker.down
+        if link:
+            self.pass_on(worker, link.popleft(), lost=not lost and self.unreliable)
+
+    def pass_on(self, worker: Worker, message: Message, *, lost: bool = False) -> None:
+        if lost:
+            return
+        match message:
+            case ResourceIntended():
+                execution = worker.process.live.get(message.number)
+                self.router.intend(worker.process, execution, message, self.now_s)
+            case ResourceStated():
+                self.router.stated(worker.process, message, self.now_s)
+            case Clean():
+                if worker.known.clean(message):
+                    thing = self.things.setdefault(message.name, Thing(message.name))
+                    assert thing.owner is None, "destroyed while its execution lives"
+                    self.destroys(thing, worker)
+                    worker.jobs[message.name] = message.turn
+            case Statement():
+                worker.up += worker.known.again(message, worker.beat)
+            case ResourceAnswer():
+                self.answered(worker, message)
+
+    def answered(self, worker: Worker, message: ResourceAnswer) -> None:
+        news = worker.known.answered(message)
+        if news is None or worker.code.get(news.resource, (0, 0, ""))[2] != "wants":
+            return
+        execution = worker.code[news.resource][0]
+        if news.refused:
+            del worker.code[news.resource]
+            return
+        assert news.name not in self.things, "a name was given twice"
+        thing = self.things[news.name] = Thing(news.name, owner=(worker.life, execution))
+        worker.code[news.resource] = execution, thing, "creates"
+
+    @rule(data=st.data())
+    def worker_beats(self, data: st.DataObject) -> None:
+        worker = self.some(data)
+        self.router.repeat(worker.process, self.now_s)
+        worker.beat += 1
+        worker.down.append(Statement(worker.beat, 0, [], []))
+
+    @precondition(lambda self: any(each.process.live for each in self.workers))
+    @rule(data=st.data())
+    def execution_ends(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.process.live]))
+        number = data.draw(st.sampled_from(sorted(worker.process.live)))
+        mine = [place for place, each in worker.code.items() if each[0] == number]
+        if worker.known.waits(number) or any(worker.code[p][2] != "is over" for p in mine):
+            return
+        for place in mine:
+            del worker.code[place]
+        worker.known.end_of(number)
+        self.router.end(worker.process.live.pop(number), self.now_s)
+
+    @precondition(lambda self: self.unreliable)
+    @rule(data=st.data())
+    def worker_dies(self, data: st.DataObject) -> None:
+        worker = self.some(data)
+        self.die(worker)
+        for execution in worker.process.live.values():
+            self.router.end(execution, self.now_s)
+        self.router.lost(worker.process, self.now_s)
+        if len(self.workers) < 2:
+            self.start_worker()
+
+    def die(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.by_process.pop(worker.process, None)
+        for thing in self.things.values():
+            thing.destroying.discard(worker.life)
+            if thing.owner is not None and thing.owner[0] == worker.life:
+                thing.owner = None
+
+    @rule(seconds=st.sampled_from((0.5, 6.0, 45.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        list(self.router.overdue(self.now_s))
+        self.router.give(self.now_s, [each.process for each in self.workers])
+
+    @rule(part=st.floats(0, 1))
+    def journal_saves(self, part: float) -> None:
+        self.disk += self.journal.take()
+        safe = self.journal.safe
+        self.journal.saved(safe + round(part * (self.journal.appended - safe)))
+        self.router.go_on()
+
+    @precondition(lambda self: self.unreliable and self.is_journaled)
+    @rule(data=st.data(), lives_on=st.booleans())
+    def router_restarts(self, data: st.DataObject, lives_on: bool) -> None:
+        """A prefix of the records is found: all that is safe, and perhaps more."""
+        before = len(self.disk) + len(self.journal.unsaved) - self.journal.appended
+        self.disk += self.journal.take()
+        kept = data.draw(st.integers(before + self.journal.safe, len(self.disk)))
+        del self.disk[kept:]
+        workers = list(self.workers) if lives_on else []
+        for worker in [each for each in self.workers if each not in workers]:
+            self.die(worker)
+        self.open_router(remains_of(self.disk).resources.values())
+        for worker in workers:
+            worker.up.clear()
+            worker.down.clear()
+            old = worker.process
+            worker.process = Process(worker.life, live=dict(old.live))
+            for execution in worker.process.live.values():
+                execution.claims = None
+            self.by_process[worker.process] = worker
+            self.router.take_back(worker.process, self.now_s)
+            worker.down.append(Statement(0, 0, [], []))
+        self.router.earlier_dead(self.now_s)
+        while len(self.workers) < 2:
+            self.start_worker()
+
+    # -- what holds -----------------------------------------------------------------------
+
+    @invariant()
+    def counts_hold(self) -> None:
+        held = self.router.all.values()
+        assert sum(self.router.of.values()) == len(held)
+        for each in held:
+            places = [
+                each in self.router.waiting,
+                each in self.router.stuck,
+                each.incarnation != b"",
+            ]
+            assert sum(places) == 1, each
+            if each.holder is not None:
+                assert (each.is_cleaned) != (each.holder.resources.get(each.place) is each)
+
+    def teardown(self) -> None:
+        """Nothing fails any more: then nothing is left, but for what is stuck."""
+        if not hasattr(self, "workers"):
+            return
+        self.unreliable = False
+        for _ in range(60):
+            self.disk += self.journal.take()
+            self.journal.saved(self.journal.appended)
+            self.router.go_on()
+            for worker in self.workers:
+                worker.beat += 1
+                worker.down.append(Statement(worker.beat, 0, [], []))
+                self.router.repeat(worker.process, self.now_s)
+                for link in (worker.up, worker.down):
+                    while link:
+                        self.pass_on(worker, link.popleft())
+                self.finish(worker)
+            self.time_passes(6.0)
+        stuck = {each.name for each in self.router.stuck}
+        assert set(self.router.all) == stuck
+        assert {name for name, each in self.things.items() if each.exists} <= stuck
+
+    def finish(self, worker: Worker) -> None:
+        for place, (execution, thing, doing) in list(worker.code.items()):
+            if thing is not None and doing != "is over":
+                if doing != "destroys":
+                    self.destroys(thing, worker)
+                thing.destroying.discard(worker.life)
+                thing.exists, thing.owner = False, None
+                self.says(worker, place, GONE)
+                worker.code[place] = execution, thing, "is over"
+        for name, turn in list(worker.jobs.items()):
+            del worker.jobs[name]
+            self.things[name].destroying.discard(worker.life)
+            self.things[name].exists = False
+            result = ResourceStated(name, GONE, b"", "", turn)
+            worker.up.append(worker.known.cleaned(result, worker.beat))
+
+
+def test_resources_are_destroyed_once_and_none_is_left():
+    run_state_machine_as_test(
+        System, settings=settings(stateful_step_count=50, max_examples=60, deadline=None)
+    )

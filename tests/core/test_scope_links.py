@@ -1,0 +1,249 @@
+"""Resources between a router and its workers: from the intent to the end, whatever gets lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.messages import ResourceAnswer, ResourceIntended, ResourceStated
+from trio_envserve.core.router_inputs import CloseAsked, Restored, Tick, WorkerBack
+from trio_envserve.core.scope import ResourceState
+from trio_envserve.core.terms import Status
+from trio_envserve.core.worker import RouterMessage
+
+from .helpers import FIRST, OTHER, Pair, identifier
+from .keyed import Journaled, fail
+
+_, CREATED, LEFT, GONE = ResourceState
+
+
+def created(pair: Pair) -> str:
+    """The name of a resource of the newest execution, which is created."""
+    name = pair.want(0)
+    pair.resource_is(0, CREATED, pair.runs[-1][0], handle=b"handle")
+    return name
+
+
+def counts(pair: Pair) -> tuple[int, ...]:
+    return tuple(pair.router.resources.counts())
+
+
+def states(pair: Pair) -> list[str]:
+    """The states of all resources, as the statistics have them."""
+    return [each["state"] for each in pair.router.stats()["resources_held"]]
+
+
+def test_resource_gets_a_name_is_created_and_gone_before_its_outcome():
+    pair = Pair.asked()
+    assert created(pair).endswith("-0")
+    assert states(pair) == ["held"]
+    pair.resource_is(0, GONE)
+    assert counts(pair) == (0, 0, 0, 1)
+    pair.end()
+    assert pair.result(0) == b"outcome"
+    assert pair.cleanings == []
+
+
+@pytest.mark.parametrize("lost", [ResourceIntended, ResourceAnswer])
+def test_intent_that_is_lost_is_stated_again(lost: Any):
+    pair = Pair.asked()
+    with pair.losing(lost):
+        assert pair.want(0) == ""
+    pair.beat()
+    pair.beat()
+    assert [told.resource for _, told in pair.stated] == [0]
+    assert len(pair.router.resources.all) == 1
+
+
+@pytest.mark.parametrize("lost", [ResourceStated, ResourceAnswer])
+def test_outcome_waits_until_the_end_of_a_resource_is_answered(lost: Any):
+    pair = Pair.asked()
+    created(pair)
+    with pair.losing(lost):
+        pair.resource_is(0, GONE)
+    pair.end()
+    assert pair.answers == []
+    pair.beat()
+    pair.beat()
+    assert pair.result(0) == b"outcome"
+    assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_what_an_execution_has_left_is_given_to_a_worker():
+    pair = Pair.asked(workers=2)
+    name = created(pair)
+    pair.end()
+    ((_, clean),) = pair.cleanings
+    assert (clean.name, clean.turn, clean.handle) == (name, 1, b"handle")
+    assert states(pair) == ["cleaning"]
+    pair.clean()
+    assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_what_an_announced_outcome_has_left_is_given_to_a_worker():
+    pair = Pair.asked(server={"kept_bytes": 1})
+    created(pair)
+    with pair.losing(messages.Fetch):
+        pair.end(payload=bytes(100_000))
+    assert states(pair) == ["cleaning"]
+    assert pair.want(1) == "", "its code has ended"
+
+
+def test_resource_of_a_dead_worker_is_given_to_another():
+    pair = Pair.asked(workers=2)
+    name = pair.want(0)
+    pair.die()
+    ((worker, clean),) = pair.cleanings
+    assert (worker, clean.name, clean.handle) == (OTHER, name, None)
+    pair.die(OTHER)
+    pair.advance(12.0)
+    assert [clean.turn for _, clean in pair.cleanings] == [1, 2]
+
+
+def test_cleaning_whose_messages_are_lost_is_sent_again_and_runs_once():
+    pair = Pair.asked()
+    created(pair)
+    with pair.losing(messages.Clean):
+        pair.end()
+    assert pair.cleanings == []
+    pair.advance(3.0)
+    for _ in range(3):
+        pair.beat()
+    assert len(pair.cleanings) == 1
+    with pair.losing(ResourceStated):
+        pair.clean()
+    pair.beat()
+    pair.beat()
+    assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_cancelled_execution_wants_no_resource():
+    pair = Pair.asked()
+    pair.cancel(0)
+    assert pair.want(0) == ""
+    assert pair.stated[-1][1].refused == "the rollout was cancelled, or has ended"
+
+
+def test_resource_of_an_unknown_worker_is_ignored():
+    pair = Pair(hello=False)
+    pair.from_worker(ResourceIntended(0, 0, "k", "m:f"))
+    assert counts(pair) == (0, 0, 0, 0)
+
+
+def test_worker_whose_cleaning_does_not_end_retires():
+    pair = Pair.asked(workers=2, beats=True)
+    created(pair)
+    pair.end()
+    worker = pair.cleanings[-1][0]
+    pair.advance(41.0)
+    assert pair.exits == [worker]
+    assert [each.text for each in pair.reports if "come to an end" in each.text]
+    pair.die(worker)
+    pair.advance(6.0)
+    assert pair.cleanings[-1][0] != worker
+
+
+def test_retiring_worker_ends_its_cleaning_first():
+    pair = Pair.asked(server={"recycle_executions": 1}, beats=True)
+    created(pair)
+    pair.resource_is(0, LEFT)
+    pair.end()
+    pair.advance(1.0)
+    assert pair.exits == []
+    pair.clean()
+    pair.advance(1.0)
+    assert pair.exits == [FIRST]
+
+
+LIMITS = {"drain_s": 60.0, "stop_s": 3.0, "cancel_kill_s": 90.0}
+
+
+def test_server_that_closes_lets_what_it_destroys_end():
+    pair = Pair.asked(server=LIMITS, workers=2, beats=True)
+    created(pair)
+    pair.give(CloseAsked(pair.now_s))
+    pair.advance(1.0)
+    assert pair.exits == [], "another worker may have to destroy it"
+    pair.end()
+    pair.receive(0)
+    assert pair.draining()
+    assert pair.router.status()["closing"]["resources"] == 1
+    pair.clean()
+    assert not pair.draining()
+    pair.advance(1.0)
+    assert sorted(pair.exits) == [FIRST, OTHER]
+
+
+@pytest.mark.parametrize("is_journaled", [False, True])
+def test_server_that_closes_tells_what_it_leaves(is_journaled: bool):
+    pair = Journaled.running(server=LIMITS) if is_journaled else Pair.asked(server=LIMITS)
+    for number in range(33):
+        pair.want(number)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.ENDING))
+    pair.settle()
+    (line,) = [each.text for each in pair.reports if each.text.startswith("33 resources are left")]
+    then = "the next server with this journal" if is_journaled else "do that by hand"
+    assert then in line
+    assert line.endswith("-31 (sandbox) and 1 more")
+
+
+def test_next_server_destroys_what_the_journal_has_once_all_is_proven_dead():
+    pair = Journaled.running()
+    assert pair.want(0) == "", "its intent is not safe"
+    pair.disk()
+    name = pair.stated[-1][1].name
+    pair.resource_is(0, CREATED, handle=b"handle")
+    other = Journaled(ready=False)
+    other.router_takes(Restored(pair.records, other.now_s))
+    other.advance(3.0)
+    assert states(other) == ["unknown"]
+    other.auto_hello = True
+    other.open_pool()
+    other.advance(1.0)
+    assert other.cleanings == [], "that it is given is not safe"
+    other.disk()
+    ((_, clean),) = other.cleanings
+    assert (clean.name, clean.handle) == (name, b"handle")
+    other.clean()
+    other.disk()
+    third = Journaled(ready=False)
+    third.router_takes(Restored([*pair.records, *other.records], third.now_s))
+    assert states(third) == []
+
+
+def test_resources_of_a_lost_journal_are_answered():
+    pair = Journaled.running()
+    assert pair.want(0) == ""
+    fail(pair, final=True)
+    pair.settle()
+    assert "the disk is full" in pair.stated[-1][1].refused
+
+
+def test_next_server_learns_from_the_workers_it_takes_over_what_they_hold():
+    pair = Pair.asked()
+    name = created(pair)
+    core, hello = pair.workers[FIRST], messages.WorkerHello(2, 1, "env", False, 256)
+    pair.router = pair.new_router()
+    pair.give(Tick(pair.now_s))
+    pair.router.starting = ""
+    back = WorkerBack(
+        FIRST, 0, core.incarnation, 1, False, messages.encode(hello), 1, [0, 1], pair.now_s
+    )
+    pair.router._worker_back(back)
+    pair.give(Tick(pair.now_s))
+    pair.settle()
+    assert list(pair.router.resources.all) == [name]
+    (resource,) = pair.router.resources.all.values()
+    assert resource.handle == b"handle"
+    pair.resource_is(0, GONE)
+    pair.end(status=Status.CANCELLED)
+    assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_answer_for_another_incarnation_is_fenced():
+    pair = Pair.asked()
+    answer = messages.encode(ResourceAnswer("n", 0, "", 0))
+    assert pair.workers[FIRST].take(RouterMessage((identifier(5), answer))) == []

@@ -1,0 +1,725 @@
+"""Resources: what executions make outside of their processes, and who is to destroy it.
+
+Theory of operation
+-------------------
+An execution creates a sandbox, say, that outlives its process.  Before that, its worker states the
+intent (:class:`~.messages.ResourceIntended`), with a reference to the function that destroys it.
+The router enters the resource and answers with a name, unique for ever; only then it is created,
+and its handle is stated.
+
+A resource has at most one *holder*, and only that may destroy it: first the worker of its
+execution, later a worker to which the router gives it as a *cleaning*.  It has no holder any more
+when the holder states that it has *left* it, when its execution has ended by report, or when the
+holder is proven dead: never because somebody waited long enough (G1).  A resource without a holder
+is given to the next.  What one holder states of a resource that is another's, or gone, is answered
+and changes nothing.
+
+So a destroy never runs twice at the same time.  It runs again only after a failure, or where the
+holder died before its success was written down.  After ``destroy_tries`` cleanings in vain the
+resource is *stuck*: it is kept and told of, and the next server with this journal tries again.
+
+A worker sends a statement again until it is answered, and the outcome of an execution waits for
+the answers to all statements of its resources.  So the end of an execution never overtakes the end
+of its resources.  With a journal each answer, and each cleaning, waits until what it says is safe.
+
+After a restart the resources of the journal belong to the holders that it names.  The worker of a
+host that lives on keeps its own, the others are given on once all earlier lives are proven dead.
+A router without a journal learns from the workers that it takes over what they hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, final
+
+from .errors import ProtocolError
+from .journal import (
+    Journal,
+    LeftResource,
+    ResourceCreated,
+    ResourceGiven,
+    ResourceGone,
+    ResourceOpened,
+)
+from .limits import ServerLimits
+from .messages import Clean, ResourceAnswer, ResourceIntended, ResourceStated, Statement
+from .ranges import Ranges
+from .terms import Epoch, Incarnation, RequestId, SessionId, one_line
+
+KIND_BYTES = 64
+"""Most bytes of the kind of a resource."""
+
+REFERENCE_BYTES = 1024
+"""Most bytes of the reference to a function that destroys."""
+
+HANDLE_BYTES = 4096
+"""Most bytes of an encoded handle."""
+
+NAME_BYTES = 64
+"""Most bytes of the name of a resource."""
+
+WHY_BYTES = 512
+"""Most bytes of the reason of a failure that are kept; a longer one is cut."""
+
+CLEANINGS_MOST = 8
+"""Most cleanings of one worker at once: further ones wait for this or another worker."""
+
+PAUSE_S = 5.0
+"""Pause before the second cleaning of a resource, in seconds; it grows by as much each time."""
+
+OVERDUE_S = 10.0
+"""Time beyond its limit after which a cleaning does not end any more, in seconds: it holds a thread
+that nobody can stop."""
+
+RESEND_S = 2.0
+"""Age of a cleaning from which on it is sent again with each beat, in seconds."""
+
+REMEMBERED = 1024
+"""Number of the newest cleanings that a worker remembers, to run none twice."""
+
+SHOWN = 32
+"""Number of resources in the statistics: stuck ones first, then the oldest."""
+
+
+class ResourceState(enum.IntEnum):
+    """The statement of a holder about its resource, as it travels."""
+
+    INTENDED = 0
+    """It is about to be created, or may have been."""
+    CREATED = 1
+    LEFT = 2
+    """Its holder has not destroyed it, and does not try any more."""
+    GONE = 3
+    """It is destroyed, or was never created."""
+
+
+class Holder(Protocol):
+    """A worker as resources see it."""
+
+    incarnation: Incarnation
+    live: dict[int, Any]
+    running: int
+    resources: dict[int, HeldResource]
+    """Resources of its executions, by their numbers here."""
+    intended: Ranges
+    """Numbers of all resources that its executions ever had a name for."""
+    cleanings: dict[str, HeldResource]
+    """Resources that it is to destroy, by name."""
+
+    @property
+    def name(self) -> str:
+        """The worker's id and its host, for people."""
+
+
+class Maker(Protocol):
+    """An execution as resources see it."""
+
+    number: int
+    sequence: int
+    session: Any
+    is_wanted: bool
+    claims: Any
+    """None: it has neither claimed permits nor made resources."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class HeldResource:
+    """The router's record of a resource that is not gone."""
+
+    number: int
+    """Number in the journal."""
+    name: str
+    kind: str
+    destroy: str
+    """Reference to the function that destroys it."""
+    request: RequestId
+    """Request whose execution made it."""
+    since_s: float
+    """Moment of the intent, or of the restart, on the awake clock."""
+    after: int = 0
+    """Number of journal records that must be safe before its name is told."""
+    incarnation: Incarnation = b""
+    """Life of its holder; empty: it has none."""
+    holder: Holder | None = None
+    """The holder, if that is a worker here."""
+    execution: Maker | None = None
+    """The execution that holds it; None of a cleaning, and if that is not known here."""
+    dispatch: int = 0
+    """Number of the dispatch of its execution."""
+    place: int = 0
+    """Its number at the worker of its execution."""
+    turn: int = 0
+    """Number of its last cleaning, from 1; 0: it had none."""
+    handle: bytes | None = None
+    """Its encoded handle; None: nobody has stated that it was created."""
+    tries: int = 0
+    """Number of cleanings that have failed, here."""
+    given_s: float = 0.0
+    """Moment at which it was last given to a worker."""
+    is_overdue: bool = False
+    """Whether its cleaning should have ended long ago."""
+    is_stuck: bool = False
+    why: str = ""
+    """Reason of the last failure, for people."""
+    before: Holder | None = None
+    """Worker of the last failed cleaning."""
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether its holder is to destroy it at once."""
+        return self.holder is not None and self.holder.cleanings.get(self.name) is self
+
+    @property
+    def state(self) -> str:
+        """Standing of the resource, in a word for people."""
+        if self.is_stuck:
+            return "stuck"
+        if self.is_cleaned:
+            return "cleaning"
+        if self.incarnation:
+            return "held" if self.holder is not None else "unknown"
+        return "waiting"
+
+    @property
+    def text(self) -> str:
+        """The resource for people: its name, its kind and its request."""
+        return f"resource {self.name} ({self.kind}) of request {self.request}"
+
+
+class ResourceCounts(NamedTuple):
+    """Numbers of resources at a router."""
+
+    held: int
+    """Resources that are not gone."""
+    cleaning: int
+    """Those without an execution that holds them, to be destroyed."""
+    stuck: int
+    """Those whose destroying has failed so often that it is not tried any more."""
+    destroyed: int
+    """Resources that are gone, ever."""
+
+
+@final
+class Resources:
+    """All resources of a router that are not gone.  Times are of the awake clock.
+
+    ``tell`` sends a message to a worker, ``warn`` logs a line."""
+
+    def __init__(
+        self, epoch: Epoch, limits: ServerLimits, journal: Journal,
+        tell: Callable[[Any, Clean | ResourceAnswer], object], warn: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self._epoch = epoch.hex()
+        self._limits = limits
+        self._journal = journal
+        self._tell = tell
+        self._warn = warn
+        self.all: dict[str, HeldResource] = {}
+        """By name."""
+        self._made: dict[Maker, dict[HeldResource, None]] = {}
+        """Those that executions hold."""
+        self.of: Counter[SessionId] = Counter()
+        """Number of the resources of each account."""
+        self.elsewhere: dict[Incarnation, list[HeldResource]] = {}
+        """Resources of lives of which nobody has heard here."""
+        self.unsafe: OrderedDict[tuple[bytes, Clean | ResourceAnswer], tuple[int, Holder]]
+        """Messages to workers, by life, that wait until so many records are safe."""
+        self.unsafe = OrderedDict()
+        self.waiting: dict[HeldResource, None] = {}
+        """Resources without a holder that are not stuck."""
+        self._due: list[tuple[float, int, HeldResource]] = []
+        """A heap of them: the moment from which each may be given to a worker."""
+        self._cleaned: OrderedDict[HeldResource, None] = OrderedDict()
+        """Resources whose cleanings are under way and not overdue, the longest ago first."""
+        self.stuck: dict[HeldResource, None] = {}
+        self.destroyed = 0
+        self._overdue = 0
+        self._next = 0
+
+    @property
+    def open(self) -> int:
+        """Number of resources that are being destroyed, or wait for that."""
+        return len(self.waiting) + len(self._cleaned)
+
+    # -- what workers say -------------------------------------------------------
+
+    def intend(
+        self, worker: Holder, execution: Maker | None, intent: ResourceIntended, now_s: float
+    ) -> None:
+        """Enter a resource, and answer with its name, or why it is refused.  With a name the intent
+        is that of an earlier router, or comes again.  ProtocolError if no worker of this project
+        would send it."""
+        _, place, kind, destroy, named = intent
+        for text, most in (
+            (kind, KIND_BYTES), (destroy, REFERENCE_BYTES), (named or "name", NAME_BYTES)
+        ):  # fmt: skip
+            if not text.isprintable() or not 0 < len(text.encode()) <= most:
+                raise ProtocolError("a resource with a text that is empty, too long or unprintable")
+        resource, after, refused, name = worker.resources.get(place), 0, "", named or ""
+        is_new = place not in worker.intended and named not in self.all
+        if resource is None and not name:
+            refused = self._refusal(execution) if is_new else "it was given up"
+        if resource is None and is_new and not refused:
+            resource = self._enter(worker, execution, intent, now_s)
+        if resource is not None:
+            after, name = resource.after, resource.name
+        self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
+
+    def _refusal(self, execution: Maker | None) -> str:
+        """Reason for which no resource may be created now; empty if it may."""
+        limits, journal = self._limits, self._journal
+        if execution is None or not execution.is_wanted:
+            return "nobody waits for its rollout any more"
+        if journal.failed:
+            return f"the server's journal has failed: {journal.failed}"
+        for count, most, whose in (
+            (len(self._made.get(execution, ())), limits.execution_resources,
+             "its execution (execution_resources)"),
+            (self.of[execution.session.id], limits.account_resources,
+             "its session or namespace (account_resources)"),
+            (len(self.all), limits.resources, "the server (resources)"),
+        ):  # fmt: skip
+            if count >= most:
+                return f"{count} are held by {whose}: wait until some are gone"
+        return ""
+
+    def _enter(
+        self, worker: Holder, execution: Maker | None, intent: ResourceIntended, now_s: float
+    ) -> HeldResource:
+        account = b"" if execution is None else execution.session.id
+        sequence = 0 if execution is None else execution.sequence
+        number, self._next = self._next, self._next + 1
+        made = HeldResource(
+            number, intent.name or f"{self._epoch}-{number}", intent.kind, intent.destroy,
+            RequestId(account, sequence), now_s, incarnation=worker.incarnation,
+            dispatch=intent.number, place=intent.resource,
+        )  # fmt: skip
+        self._journal.append(
+            ResourceOpened, number, made.name, made.kind, made.destroy, account, sequence,
+            worker.incarnation, intent.number, intent.resource,
+        )  # fmt: skip
+        made.after = self._journal.appended
+        self._add(made)
+        self._attach(made, worker, execution)
+        return made
+
+    def _attach(self, resource: HeldResource, worker: Holder, execution: Maker | None) -> None:
+        """Let an execution hold a resource; None: nobody knows which one."""
+        worker.resources[resource.place] = resource
+        worker.intended.add(resource.place)
+        resource.holder, resource.execution = worker, execution
+        if execution is not None:
+            self._made.setdefault(execution, {})[resource] = None
+            if execution.claims is None:
+                execution.claims = {}  # so its end is told here
+
+    def _add(self, resource: HeldResource) -> None:
+        self.all[resource.name] = resource
+        self.of[resource.request.session] += 1
+
+    def stated(self, worker: Holder, said: ResourceStated, now_s: float) -> None:
+        """Take in what a holder states of its resource, and answer.  ProtocolError if no worker of
+        this project would state it."""
+        name, state, handle, why, turn = said
+        if not ResourceState.CREATED <= state <= ResourceState.GONE or len(handle) > HANDLE_BYTES:
+            raise ProtocolError(f"state {state} of a resource, with {len(handle)} bytes of handle")
+        answer = ResourceAnswer(name, state, "", None, turn)
+        resource = self.all.get(name)
+        if resource is None or resource.holder is not worker or turn != self._turn_of(resource):
+            self._answer(worker, answer, 0)
+            return
+        if state == ResourceState.GONE:
+            self._remove(resource)
+        elif state == ResourceState.LEFT:
+            why = one_line(why, WHY_BYTES)
+            self._fail(resource, f"worker {worker.name} could not destroy it: {why}", now_s)
+        elif turn is not None:
+            raise ProtocolError("a resource that was created by its cleaning")
+        elif resource.handle is None:
+            resource.handle = handle
+            self._journal.append(ResourceCreated, resource.number, handle)
+        self._answer(worker, answer, self._journal.appended)
+
+    def _turn_of(self, resource: HeldResource) -> int | None:
+        return resource.turn if resource.is_cleaned else None
+
+    def _answer(self, worker: Holder, answer: Clean | ResourceAnswer, after: int) -> None:
+        """Send a message once so many records are safe.  The same message that waits already is
+        not sent twice."""
+        key = worker.incarnation, answer
+        if key in self.unsafe:
+            return
+        if self._journal.is_safe(after) or self._journal.lost:
+            self._tell(worker, answer)
+        else:
+            self.unsafe[key] = after, worker
+
+    def go_on(self) -> None:
+        """Send what had to wait for the journal.  Where that has failed for good, nothing new is
+        created, and nothing waits any more."""
+        journal = self._journal
+        while self.unsafe:
+            (life, message), (after, worker) = next(iter(self.unsafe.items()))
+            if not (journal.is_safe(after) or journal.lost):
+                return
+            del self.unsafe[life, message]
+            if isinstance(message, ResourceAnswer) and message.resource is not None:
+                resource = worker.resources.get(message.resource)
+                if resource is not None and not journal.is_safe(after):
+                    self._forget(resource)
+                    why = f"the server's journal has failed: {journal.failed}"
+                    message = message._replace(name="", refused=why)
+            self._tell(worker, message)
+
+    # -- ends of holders ----------------------------------------------------------
+
+    def end(self, execution: Maker, now_s: float) -> None:
+        """Give on what an execution has left that was reported, or whose worker is proven dead."""
+        for resource in list(self._made.get(execution, ())):
+            self._release(resource, now_s)
+
+    def lost(self, worker: Holder, now_s: float) -> None:
+        """Give on all that a worker holds that is proven dead."""
+        for resource in list(worker.resources.values()):
+            self._release(resource, now_s)
+        for resource in list(worker.cleanings.values()):
+            self._fail(resource, f"worker {worker.name} died while it destroyed it", now_s)
+        for key in [key for key in self.unsafe if key[0] == worker.incarnation]:
+            del self.unsafe[key]
+
+    def _fail(self, resource: HeldResource, why: str, now_s: float) -> None:
+        """Note that a holder has not destroyed it: the next one is to, unless that was the last
+        try."""
+        resource.why = why
+        pause_s = 0.0
+        if resource.is_cleaned:
+            resource.tries += 1
+            resource.before = resource.holder
+            pause_s = PAUSE_S * resource.tries
+        if resource.tries < self._limits.destroy_tries:
+            then = f"another worker is to, in {pause_s:g} s" if pause_s else "another worker is to"
+            self._warn(f"{resource.text}: {why}; {then}")
+            self._release(resource, now_s + pause_s)
+            return
+        self._let_go(resource)
+        resource.is_stuck = True
+        self.stuck[resource] = None
+        self._warn(
+            f"{resource.text} is stuck after {resource.tries} tries: {why}; destroy it by hand, or "
+            "mend what hinders that and start the server anew, which tries again if it has a "
+            "journal"
+        )
+
+    def _release(self, resource: HeldResource, due_s: float) -> None:
+        """Take it from its holder; from a moment on it may be given to the next."""
+        self._let_go(resource)
+        self._wait(resource, due_s)
+
+    def _wait(self, resource: HeldResource, due_s: float) -> None:
+        self.waiting[resource] = None
+        heapq.heappush(self._due, (due_s, resource.number, resource))
+
+    def _let_go(self, resource: HeldResource) -> None:
+        """Take it from its holder, and record that."""
+        self._detach(resource)
+        self._journal.append(ResourceGiven, resource.number, b"", resource.turn)
+
+    def _detach(self, resource: HeldResource) -> None:
+        holder = resource.holder
+        if holder is not None:
+            if resource.is_cleaned:
+                del holder.cleanings[resource.name]
+                self._cleaned.pop(resource, None)
+            else:
+                del holder.resources[resource.place]
+        if resource.execution is not None:
+            made = self._made[resource.execution]
+            del made[resource]
+            if not made:
+                del self._made[resource.execution]
+        resource.holder = resource.execution = None
+        resource.incarnation = b""
+        self._overdue -= resource.is_overdue
+        resource.is_overdue = False
+
+    def _remove(self, resource: HeldResource) -> None:
+        """It is gone."""
+        self._forget(resource)
+        self.destroyed += 1
+
+    def _forget(self, resource: HeldResource) -> None:
+        self._detach(resource)
+        account = resource.request.session
+        del self.all[resource.name]
+        self.of[account] -= 1
+        if not self.of[account]:
+            del self.of[account]
+        self._journal.append(ResourceGone, resource.number)
+
+    # -- cleanings ------------------------------------------------------------------
+
+    def give(self, now_s: float, workers: Iterable[Holder]) -> None:
+        """Give resources without a holder to these workers, those that are due first."""
+        if not self._due or self._due[0][0] > now_s:
+            return
+        ready = [each for each in workers if len(each.cleanings) < CLEANINGS_MOST]
+        while ready and self._due and self._due[0][0] <= now_s:
+            _, _, resource = heapq.heappop(self._due)
+            worker = min(
+                ready, key=lambda each: (each is resource.before, len(each.cleanings), each.running)
+            )
+            del self.waiting[resource]
+            self._give(resource, worker, now_s)
+            if len(worker.cleanings) >= CLEANINGS_MOST:
+                ready.remove(worker)
+
+    def _give(self, resource: HeldResource, worker: Holder, now_s: float) -> None:
+        resource.turn += 1
+        resource.holder, resource.incarnation = worker, worker.incarnation
+        resource.given_s = now_s
+        worker.cleanings[resource.name] = resource
+        self._cleaned[resource] = None
+        self._journal.append(ResourceGiven, resource.number, worker.incarnation, resource.turn)
+        resource.after = self._journal.appended
+        self._answer(worker, self._clean(resource), resource.after)
+
+    def _clean(self, resource: HeldResource) -> Clean:
+        return Clean(
+            resource.name, resource.turn, resource.kind, resource.destroy, self._limits.destroy_s,
+            resource.handle,
+        )  # fmt: skip
+
+    def repeat(self, worker: Holder, now_s: float) -> None:
+        """Send a worker its cleanings again: the first message may be lost, and it runs none
+        twice."""
+        for resource in worker.cleanings.values():
+            if now_s - resource.given_s >= RESEND_S:
+                self._answer(worker, self._clean(resource), resource.after)
+
+    def overdue(self, now_s: float) -> Iterator[Holder]:
+        """Workers with a cleaning that does not end: each once for each of these."""
+        most_s = self._limits.destroy_s + OVERDUE_S
+        while self._cleaned:
+            resource = next(iter(self._cleaned))
+            if now_s - resource.given_s < most_s:
+                return
+            del self._cleaned[resource]
+            resource.is_overdue = True
+            self._overdue += 1
+            worker = resource.holder
+            assert worker is not None
+            resource.why = f"worker {worker.name} has tried to destroy it for {most_s:g} s"
+            self._warn(
+                f"{resource.text}: {resource.why}, and does not come to an end; that worker "
+                "retires, and then another one is to"
+            )
+            yield worker
+
+    # -- after a restart --------------------------------------------------------------
+
+    def restore(self, left: Iterable[LeftResource], now_s: float) -> None:
+        """Enter what a journal has left.  It belongs to the lives that the journal names."""
+        for each in left:
+            opened = each.opened
+            resource = HeldResource(
+                opened.resource, opened.name, opened.kind, opened.destroy,
+                RequestId(opened.account, opened.sequence), now_s, incarnation=each.incarnation,
+                dispatch=opened.dispatch, place=opened.place, turn=each.turn, handle=each.handle,
+            )  # fmt: skip
+            self._next = max(self._next, resource.number + 1)
+            self._add(resource)
+            if each.incarnation:
+                self.elsewhere.setdefault(each.incarnation, []).append(resource)
+            else:
+                self._wait(resource, now_s)
+
+    def take_back(self, worker: Holder, now_s: float) -> None:
+        """Let a worker of an earlier epoch that lives on go on holding what is its own, with the
+        executions on it."""
+        for resource in self.elsewhere.pop(worker.incarnation, ()):
+            if resource.turn:
+                resource.holder, resource.given_s = worker, now_s
+                worker.cleanings[resource.name] = resource
+                self._cleaned[resource] = None
+                continue
+            execution = worker.live.get(resource.dispatch)
+            self._attach(resource, worker, execution)
+            if execution is None:  # it has ended by report
+                self._release(resource, now_s)
+
+    def earlier_dead(self, now_s: float) -> None:
+        """Give on what lives held of which nobody has heard: all of them are proven dead."""
+        elsewhere, self.elsewhere = self.elsewhere, {}
+        for resources in elsewhere.values():
+            for resource in resources:
+                self._release(resource, now_s)
+
+    # -- what is said of them -------------------------------------------------------
+
+    def counts(self) -> ResourceCounts:
+        """How many there are."""
+        cleaning = self.open + self._overdue
+        return ResourceCounts(len(self.all), cleaning, len(self.stuck), self.destroyed)
+
+    def records(self, now_s: float) -> list[dict[str, Any]]:
+        """Records of stuck resources, then of the oldest ones."""
+        shown = dict.fromkeys([*islice(self.stuck, SHOWN), *islice(self.all.values(), 2 * SHOWN)])
+        return [
+            {
+                "name": each.name, "kind": each.kind, "request": str(each.request),
+                "worker": "" if each.holder is None else each.holder.name, "state": each.state,
+                "age_s": round(now_s - each.since_s, 3), "tries": each.tries, "why": each.why,
+            }
+            for each in islice(shown, SHOWN)
+        ]  # fmt: skip
+
+
+# -- the worker's side ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class _OpenResource:
+    """A resource of an execution that the router may take for held."""
+
+    intent: ResourceIntended
+    after_beat: int
+    """Number of the last beat before something of it was last sent."""
+    unnamed: bool = True
+    """Whether the router has not answered the intent."""
+    statement: ResourceStated | None = None
+    """Its last statement."""
+    unanswered: bool = False
+    """Whether the router has not answered that."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something of it is to be sent again."""
+        return self.unnamed or self.unanswered
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its worker has destroyed or left it."""
+        return self.statement is not None and self.statement.state >= ResourceState.LEFT
+
+
+class Stated(NamedTuple):
+    """An answer of the router is news to a worker's code."""
+
+    resource: int
+    name: str
+    refused: str
+
+
+@final
+class OpenResources:
+    """The resources and the cleanings of a worker that are not over for the router."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, _OpenResource] = {}
+        """Resources of executions, by their numbers."""
+        self._results: dict[str, tuple[ResourceStated, int]] = {}
+        """The unanswered results of cleanings by name, with the beat after which each was sent."""
+        self._turns: OrderedDict[str, int] = OrderedDict()
+        """The newest cleanings that have arrived, and the number of each."""
+
+    def __bool__(self) -> bool:
+        return bool(self.open or self._results)
+
+    def intend(self, intent: ResourceIntended, beat: int) -> None:
+        """Enter a resource that is about to be created; it is sent after this beat."""
+        self.open[intent.resource] = _OpenResource(intent, beat)
+
+    def state(
+        self, resource: int, state: ResourceState, handle: bytes, why: str, beat: int
+    ) -> ResourceStated | None:
+        """The statement to send about a resource of an execution; None if it has no name: then
+        there is nothing to state."""
+        each = self.open.get(resource)
+        if each is None or not each.intent.name:
+            return None
+        each.statement = ResourceStated(each.intent.name, state, handle, why)
+        each.unanswered, each.after_beat = True, beat
+        return each.statement
+
+    def clean(self, clean: Clean) -> bool:
+        """Whether a cleaning is news."""
+        if self._turns.get(clean.name, 0) >= clean.turn:
+            return False
+        self._turns[clean.name] = clean.turn
+        self._turns.move_to_end(clean.name)
+        if len(self._turns) > REMEMBERED:
+            self._turns.popitem(last=False)
+        return True
+
+    def cleaned(self, result: ResourceStated, beat: int) -> ResourceStated:
+        """Keep the result of a cleaning until it is answered."""
+        self._results[result.name] = result, beat
+        return result
+
+    def answered(self, answer: ResourceAnswer) -> Stated | None:
+        """Take in an answer; returns what is news to the code of an execution."""
+        if answer.turn is not None:
+            result = self._results.get(answer.name)
+            if result is not None and result[0].turn == answer.turn:
+                del self._results[answer.name]
+            return None
+        if answer.resource is not None:
+            return self._named(answer.resource, answer.name, answer.refused)
+        for resource, each in self.open.items():
+            said = each.statement
+            if each.unanswered and said is not None and said[:2] == answer[:2]:
+                each.unanswered = False
+                if each.is_over and not each.unnamed:
+                    del self.open[resource]
+                return Stated(resource, answer.name, "")
+        return None
+
+    def _named(self, resource: int, name: str, refused: str) -> Stated | None:
+        each = self.open.get(resource)
+        if each is None or not each.unnamed:
+            return None
+        each.unnamed = False
+        if each.intent.name:  # a later router knows it now
+            if each.is_over and not each.unanswered:
+                del self.open[resource]
+            return None
+        if refused:
+            del self.open[resource]
+        else:
+            each.intent = each.intent._replace(name=name)
+        return Stated(resource, name, refused)
+
+    def end_of(self, execution: int) -> None:
+        """Forget the resources of an execution that has ended: its report says so, too."""
+        for number in [n for n, each in self.open.items() if each.intent.number == execution]:
+            del self.open[number]
+
+    def waits(self, execution: int) -> bool:
+        """Whether the outcome of an execution is to wait: something that it has stated of its
+        resources is not answered."""
+        return any(e.waits for e in self.open.values() if e.intent.number == execution)
+
+    def again(self, state: Statement, beat: int) -> list[ResourceIntended | ResourceStated]:
+        """The messages to be sent again after this beat: those that were lost, and to a router
+        that may be a new one all."""
+        lost: list[ResourceIntended | ResourceStated] = []
+        for each in self.open.values():
+            if not state.beat:
+                each.unnamed, each.unanswered = True, each.statement is not None
+            elif each.after_beat >= state.beat or not each.waits:
+                continue
+            each.after_beat = beat
+            if each.unnamed:
+                lost.append(each.intent)
+            if each.unanswered and each.statement is not None:
+                lost.append(each.statement)
+        for name, (result, sent) in self._results.items():
+            if not state.beat or sent < state.beat:
+                self._results[name] = result, beat
+                lost.append(result)
+        return lost
