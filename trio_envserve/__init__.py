@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         HostStats,
         PastHost,
         PermitStats,
+        ResourceStats,
         ServerStats,
         StatusRecord,
         WorkerDeath,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     )
     from .envs.notes import RolloutNotes
     from .envs.permits import Permit
+    from .envs.resources import Resource, ResourceError
     from .envs.saves import SavedTurn, SaveRefused
     from .host.allocator import keep_freed_memory
     from .host.joined import JoinedHost
@@ -210,6 +212,9 @@ __all__ = [
     "ProtocolError",
     "RanAndFailed",
     "RequestRefused",
+    "Resource",
+    "ResourceError",
+    "ResourceStats",
     "Rollout",
     "RolloutCancelled",
     "RolloutFailed",
@@ -257,9 +262,9 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
     "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
-    "envs.late", "envs.interface", "envs.made", "envs.saves", "core.values", "net", "net.keypairs",
-    "client", "client.aio", "host.allocator", "host.joined", "host.opening", "server",
-    "server.curve",
+    "envs.late", "envs.interface", "envs.made", "envs.saves", "envs.resources", "core.values",
+    "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
+    "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

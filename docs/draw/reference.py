@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, str] = {
     "serve": """
         open_server serve logs.LogSetup otlp.OtlpSetup Server ServerOptions ServerCurve
         ClientRight open_host JoinedHost ServerStats CacheStats HostStats PastHost PermitStats
-        WorkerDeath WorkerRange WorkerStats""",
+        ResourceStats WorkerDeath WorkerRange WorkerStats""",
     "ask": """
         open_client Client open_client_asyncio AsyncioClient PlainClient ClientCurve KeyPair
         keep_freed_memory CallOptions Outcome Outcomes AsyncioOutcomes PlainOutcomes KeyEnded
@@ -38,7 +38,7 @@ SECTIONS: Mapping[str, str] = {
     "environments": """
         Environment Rollout RolloutNotes Note Late SavedTurn SaveRefused Permit
         ProcessBlock RolloutProcess BlockingProcess CompletedProcess ProcessError
-        ProcessNotStarted ProcessFailed ProcessTimeout
+        ProcessNotStarted ProcessFailed ProcessTimeout Resource ResourceError
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
         ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
         Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",

@@ -70,6 +70,7 @@ from .made import (
 )
 from .notes import RolloutNotes
 from .permits import Permit, PermitSource, claimed_limit, claimed_rate
+from .resources import Resource, ResourceKeeper, wanted_resource
 from .saves import SavedTurn, SaveKeeper
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
@@ -178,6 +179,8 @@ class Rollout:
     """Where it gets permits; None if no worker runs it."""
     _made: MadeSource | None = None
     """Where it gets its folder and its processes; None if no worker runs it."""
+    _resources: Callable[[], ResourceKeeper] | None = None
+    """Keeper of its resources; None if no worker runs it."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -501,6 +504,34 @@ class Rollout:
         with self._trace.span(f"process {words.name}", {}):
             completed: CompletedProcess = made.call_sync(partial(made.run, words, how))
         return completed
+
+    def resource(
+        self, kind: str, create: Callable[[str], Any], destroy: Callable[[str, Any], Any]
+    ) -> Resource:
+        """A resource for this block, such as a sandbox, that lives outside of the process and is
+        destroyed when the rollout is over, whatever ends it::
+
+            async with rollout.resource("sandbox", create, destroy) as handle:
+                ...
+
+        In a thread it is ``with``.  The server writes the resource down before it is created and
+        after.  Where the rollout cannot destroy it (its worker dies, or ``destroy`` raises), a
+        worker does later.  Both functions are called where the block is, and may be coroutine
+        functions on trio and asyncio; a plain one is called in a thread there.  Entering the block
+        raises ``ResourceError`` if nothing may be created.  Raises TypeError or ValueError.
+
+        Args:
+            kind: Kind of the resource, for people: printable text of at most 64 bytes.
+            create: Called with the *name* of the resource, a text that is unique for ever; returns
+                a small value, the handle.  Label with the name what is created.
+            destroy: Called with the name and the handle, or None for that if nobody knows whether
+                anything was created; then the name finds it.  A function at the top of a module;
+                it may be called again for what is gone.
+        """
+        wanted = wanted_resource(kind, create, destroy)
+        if self._resources is None:
+            raise RuntimeError("no worker runs this rollout, so nobody keeps its resources")
+        return Resource(self._resources(), wanted)
 
     def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names

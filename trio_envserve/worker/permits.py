@@ -120,7 +120,8 @@ class ExecutionPermits:
 
     def __init__(self, permits: WorkerPermits, number: int) -> None:
         self._permits = permits
-        self._number = number
+        self.number = number
+        """Number of its dispatch."""
         self._claims: set[int] = set()
         """Claims that are held."""
         self._waiting = 0
@@ -156,7 +157,7 @@ class ExecutionPermits:
         with trio.CancelScope() as scope:
             self._waits.add(scope)
             try:
-                claim = await self._permits.claim(self._number, claimed, waits)
+                claim = await self._permits.claim(self.number, claimed, waits)
             finally:
                 self._waits.remove(scope)
         if scope.cancelled_caught:

@@ -61,11 +61,12 @@ from ..models.usage import ModelUsage
 from ..models.waits import EndpointWaits
 from .apart import ApartCalls, ApartPool, open_apart
 from .backends import CodeBackend, open_backend
-from .carriers import RunContext
+from .carriers import CodeCarrier, RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .made import AttemptMade, Maker, open_maker
 from .model_calls import callable_from
 from .permits import CarriedPermits, ExecutionPermits, permits_here
+from .resources import CarriedResources, ExecutionResources, resources_here
 from .roles import NoPolicy, RoleModel
 from .saves import CarriedSaves, ExecutionSaves
 from .traced import TracedModel
@@ -87,6 +88,8 @@ class Runner:
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
         """Totals of all rollouts' model calls, and the histogram of their durations."""
+        self.resources = resources_here(self.call_code)
+        """Where rollouts get resources; by default nobody keeps them."""
         self._permits = permits_here()
         """Permits of executions that bring none."""
         self._numbers = itertools.count()
@@ -130,6 +133,8 @@ class Runner:
             return await self._members(job)
         finally:
             permits.close()
+            if job.resources is not None:
+                await job.resources.close()  # noqa: ASYNC102  # shields itself, and has limits
 
     def tell_waits(self) -> None:
         """Let the notes of rollouts say how long they wait for their model; called with each
@@ -189,6 +194,10 @@ class Runner:
             log(logging.DEBUG, "ended by cancellation: %s", failure)
             raise
         raise failure
+
+    async def call_code(self, function: Callable[[], Any]) -> CodeResult:
+        """Call a coroutine function of the environment's modules; see ``CodeBackend.call``."""
+        return await self._backend.call(lambda context: function())
 
     async def _hook(self, during: Stage) -> None:
         """Run setup or teardown, if the environment has it."""
@@ -391,6 +400,8 @@ class _Job:
         self.late = late
         self._waits = waits
         self.saves = saves
+        self.resources: ExecutionResources | None = None
+        """Those of the execution; None before the first one."""
         self._trace = trace
         self._said = said
         self._noted = noted
@@ -447,8 +458,17 @@ class _Job:
             _apart=ApartCalls(self._runner.calls_apart, context.carrier),
             _permits=CarriedPermits(acquire, context.carrier),
             _made=made,
+            _resources=functools.partial(self._keeper, context.carrier),
         )
         return rollout if saved is None else resumed(rollout, saved)
+
+    def _keeper(self, carrier: CodeCarrier) -> CarriedResources:
+        """Keeper of the resources of a rollout; in any thread."""
+        if self.resources is None:
+            number = self._permits.number
+            made = ExecutionResources(self._runner.resources, number, self._request_id)
+            self.resources = made
+        return CarriedResources(self.resources, carrier)
 
     def _notes(self, member: int, attempt: int) -> RolloutNotes:
         """The notes of one attempt, without the fields that earlier attempts wrote."""

@@ -27,6 +27,8 @@ from ..core import error_records, messages, model_totals
 from ..core.errors import ConfigError
 from ..core.lag import LagMeter
 from ..core.limits import ServerLimits, WireLimits
+from ..core.messages import Clean
+from ..core.scope import Stated
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import (
     BeatDue,
@@ -61,6 +63,7 @@ from .failures import EnvironmentFailure, log
 from .outcomes import Outcome, OutcomeMaker, described
 from .parking import Parking
 from .permits import WorkerPermits
+from .resources import WorkerResources
 from .runners import Runner, open_runner
 from .saves import Saves
 
@@ -143,7 +146,13 @@ class _Shell:
         self._has_unsent = trio.Event()
         """Set while a message is unsent."""
         self._lag = LagMeter()
+        self._nursery: trio.Nursery
+        """Nursery of all tasks but the executions, while it runs."""
         self._done = trio.Event()
+        self._resources = WorkerResources(
+            lambda given: self._do(core.take(given)), wire, limits.destroy_s, runner.call_code
+        )
+        runner.resources = self._resources
         self._permits = WorkerPermits(lambda given: self._do(core.take(given)))
         self._tasks = ExecutionTasks(
             outcomes, self._parking, self._begins, self._ended, self._done, self._permits
@@ -151,6 +160,7 @@ class _Shell:
 
     async def run(self, touch: Callable[[float], None]) -> None:
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._tasks.run)
             nursery.start_soon(self._receive)
             nursery.start_soon(self._send)
@@ -242,6 +252,10 @@ class _Shell:
                     self._parking.add(effect.number, effect.payload)
                 case GoOn(claim, after_s):
                     self._permits.go_on(claim, after_s)
+                case Stated():
+                    self._resources.stated(effect)
+                case Clean():
+                    self._nursery.start_soon(self._resources.clean, effect)
                 case Exit():
                     self._done.set()
         if self._tasks.closing or not self._core.running:

@@ -23,6 +23,7 @@ from trio_envserve.core.status import (
     HostStats,
     PastHost,
     PermitStats,
+    ResourceStats,
     ServerStats,
     WorkerDeath,
     WorkerStats,
@@ -209,10 +210,11 @@ def stats(workers: int) -> ServerStats:
     host = HostStats(host="h" * 64, state="set aside", why="x" * 5000)
     past = PastHost(host="h" * 64, state="lost", why="x" * 5000)
     permit = PermitStats(name="limit:" + "n" * 128, held=3, waiting=4, limit=3)
+    resource = ResourceStats(name="n" * 64, kind="k" * 64, state="stuck", why="x" * 5000)
     return ServerStats(
         status=ServerStatus.READY, per_worker=(one,) * workers, deaths=(death,) * 20,
         failures={"rollout-failed": 3}, hosts=(host,) * workers, past_hosts=(past,) * 16,
-        permits=(permit,) * workers,
+        permits=(permit,) * workers, resources_held=(resource,) * workers,
     )  # fmt: skip
 
 
@@ -242,6 +244,6 @@ def test_whatever_the_page_reads_of_a_view_is_in_it():
     made = view(stats(1), page(1), "", tokens=False) | {"latency": {}}
     script = PAGE.decode().rpartition("// The live page.")[2]
     assert set(re.findall(r"\bv\.([a-z_]+)", script)) <= set(made)
-    rows = [row for name in ("per_worker", "deaths", "hosts", "past_hosts", "slow", "permits")
-            for row in made[name]]  # fmt: skip
+    lists = ("per_worker", "deaths", "hosts", "past_hosts", "slow", "permits", "resources_held")
+    rows = [row for name in lists for row in made[name]]
     assert set(re.findall(r"\beach\.([a-z_]+)", script)) <= {"key", "fit"}.union(*rows)

@@ -1,0 +1,316 @@
+"""Resources in environment code of every backend: whatever ends a rollout, they are destroyed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.worker import shop as shops
+from tests.worker.helpers import BACKENDS, opened, request
+from tests.worker.shop import Shop, acreate, adestroy, create, destroy
+from trio_envserve import (
+    Client,
+    Rollout,
+    RolloutFailed,
+    Server,
+    ServerLimits,
+    open_client,
+    open_server,
+)
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.messages import Clean
+from trio_envserve.core.worker import Cleaned
+from trio_envserve.envs import load
+from trio_envserve.envs.resources import find_destroy, wanted_resource
+from trio_envserve.models.offline import OracleModel
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.resources import WorkerResources
+
+LOOPS = [each for each in BACKENDS if each != "thread"]
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    shops.SHOPS["shop"] = made = Shop()
+    yield made
+    del shops.SHOPS["shop"]
+
+
+class Making:
+    """Has a resource while ``during`` runs, on any backend."""
+
+    def __init__(self, backend: str, *, plain: bool = False, waits: bool = False) -> None:
+        self.backend = backend
+        self.waits = waits
+        self.create: Any = create if plain else acreate
+        self.destroy: Any = destroy if plain else adestroy
+        self.entered = trio.Event()
+        self.run_rollout: Any = self._coroutine
+        if backend == "thread":
+            self.create, self.destroy = create, destroy
+            self.run_rollout = self._plain
+
+    async def _coroutine(self, rollout: Rollout) -> Any:
+        async with rollout.resource("sandbox", self.create, self.destroy) as handle:
+            while self.waits:  # noqa: ASYNC110  # of any loop
+                await (asyncio if self.backend == "asyncio" else trio).sleep(0.01)
+            return {"reward": 1.0, "handle": handle}
+
+    def _plain(self, rollout: Rollout) -> Any:
+        with rollout.resource("sandbox", self.create, self.destroy) as handle:
+            while self.waits and not rollout.cancelled():
+                pass
+            return {"reward": 1.0, "handle": handle}
+
+
+@asynccontextmanager
+async def served(environment: Any, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with (
+            open_server(
+                environment, workers=0, bind="memory:s", network=network,
+                limits=ServerLimits(**limits),
+            ) as server,
+            open_client(server.address, network=network) as client,
+        ):  # fmt: skip
+            yield server, client
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():  # noqa: ASYNC110  # of other threads
+        await trio.sleep(0.01)
+
+
+async def gone(server: Server) -> None:
+    """Wait until no resource is left."""
+    await until(lambda: server.stats().resources == 0)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutines", "plain"])
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_resource_is_created_used_and_destroyed_with_its_handle(
+    backend: str, plain: bool, shop: Shop
+):
+    async with served(Making(backend, plain=plain)) as (server, client):
+        value = await client.run_rollout({})
+        assert value["handle"] == "handle"
+        assert (shop.there, shop.handles) == ({}, ["handle"])
+        assert (server.stats().resources, server.stats().resources_destroyed) == (0, 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_resource_of_a_cancelled_rollout_is_destroyed(backend: str, shop: Shop):
+    async with served(Making(backend, waits=True)) as (server, client):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run_rollout, {})
+                await until(lambda: shop.calls["create"])
+                scope.cancel()
+        await gone(server)
+        assert (shop.there, shop.handles) == ({}, ["handle"])
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutines", "plain"])
+@pytest.mark.parametrize("backend", LOOPS)
+async def test_create_that_is_cancelled_leaves_nothing(backend: str, plain: bool, shop: Shop):
+    shop.creates_slowly = True
+    async with served(Making(backend, plain=plain)) as (server, client):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run_rollout, {})
+                await until(lambda: shop.calls["create"])
+                scope.cancel()
+        shop.creates_slowly = not plain
+        await gone(server)
+        assert shop.there == {}
+        assert shop.handles == (["handle"] if plain else [None])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_create_that_raises_is_destroyed_by_its_name(backend: str, shop: Shop):
+    environment = Making(backend)
+    environment.create = create_badly if backend == "thread" else acreate_badly
+    async with served(environment) as (server, client):
+        with pytest.raises(RolloutFailed, match="no quota"):
+            await client.run_rollout({})
+        assert (shop.there, shop.handles, server.stats().resources) == ({}, [None], 0)
+
+
+def create_badly(name: str) -> Any:
+    shops.shop().make(name)
+    raise RuntimeError("no quota")
+
+
+async def acreate_badly(name: str) -> Any:
+    create_badly(name)
+
+
+@pytest.mark.parametrize("handle", [object(), "h" * 5000], ids=["no value", "too large"])
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_handle_that_cannot_be_kept_is_an_error_in_words(
+    backend: str, handle: Any, shop: Shop
+):
+    shop.says_handle = handle
+    async with served(Making(backend)) as (server, client):
+        with pytest.raises(RolloutFailed, match="Return a small value") as raised:
+            await client.run_rollout({})
+        assert raised.value.code == "resource"
+        assert (shop.there, server.stats().resources) == ({}, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_destroy_that_raises_is_left_to_the_server(backend: str, shop: Shop, caplog: Any):
+    shop.fails = 1
+    async with served(Making(backend)) as (server, client):
+        assert (await client.run_rollout({}))["reward"] == 1.0
+        await gone(server)
+        assert (shop.there, shop.handles, shop.overlapped) == ({}, ["handle"] * 2, False)
+        assert "OSError: the provider is down; the server gives it to a worker" in caplog.text
+
+
+@pytest.mark.parametrize("backend", LOOPS)
+async def test_destroy_that_hangs_is_cancelled_and_left_to_the_server(
+    backend: str, shop: Shop, caplog: Any
+):
+    shop.hangs = 1
+    async with served(Making(backend), destroy_s=0.2) as (server, client):
+        assert (await client.run_rollout({}))["reward"] == 1.0
+        await gone(server)
+        assert (shop.there, shop.overlapped) == ({}, False)
+        assert "it took longer than 0.2 s (destroy_s)" in caplog.text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_resource_whose_block_is_left_open_is_destroyed_with_its_rollout(
+    backend: str, shop: Shop
+):
+    def leave(rollout: Rollout) -> float:
+        rollout.resource("sandbox", create, destroy).__enter__()
+        return 1.0
+
+    async def leave_on_a_loop(rollout: Rollout) -> float:
+        await rollout.resource("sandbox", acreate, adestroy).__aenter__()
+        return 1.0
+
+    leave_on_a_loop.backend = backend  # type: ignore[attr-defined]  # as environments say it
+    async with served(leave if backend == "thread" else leave_on_a_loop) as (server, client):
+        await client.run_rollout({})
+        assert (shop.there, shop.handles, server.stats().resources) == ({}, ["handle"], 0)
+
+
+async def test_bound_refuses_in_words_before_anything_is_created(shop: Shop):
+    async def many(rollout: Rollout) -> float:
+        async with (
+            rollout.resource("sandbox", acreate, adestroy),
+            rollout.resource("sandbox", acreate, adestroy),
+        ):
+            return 1.0
+
+    async with served(many, execution_resources=1) as (server, client):
+        with pytest.raises(RolloutFailed, match="no sandbox is created: 1 are held") as raised:
+            await client.run_rollout({})
+        assert raised.value.code == "resource"
+        assert (shop.calls["create"], shop.there, server.stats().resources) == (1, {}, 0)
+
+
+async def test_resource_that_nothing_can_destroy_is_shown_as_stuck(shop: Shop):
+    shop.fails = 100
+    async with served(Making("trio"), destroy_tries=1) as (server, client):
+        await client.run_rollout({})
+        await until(lambda: server.stats().resources_stuck)
+        (shown,) = server.stats().resources_held
+        assert (shown.kind, shown.state, shown.tries) == ("sandbox", "stuck", 1)
+        assert "the provider is down" in shown.why
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_resource_without_a_router_has_a_name_of_this_process(backend: str, shop: Shop):
+    async with opened(load(Making(backend)), threads=2) as runner:
+        await runner.run(request(), request_id="ab#0")
+        assert (shop.there, shop.handles, runner.resources.open) == ({}, ["handle"], {})
+
+
+async def test_coroutine_functions_are_refused_in_a_thread(shop: Shop):
+    environment = Making("thread")
+    environment.create = acreate
+    async with opened(load(environment), threads=2) as runner:
+        with pytest.raises(EnvironmentFailure, match="acreate is a coroutine function"):
+            await runner.run(request(), request_id="ab#0")
+
+
+# -- what travels -------------------------------------------------------------------------
+
+
+class Shopkeeper:
+    def destroy(self, name: str, handle: Any) -> None:
+        """A method, which no other worker has."""
+
+
+@pytest.mark.parametrize(
+    "function", [lambda name, handle: None, Shopkeeper().destroy, partial(destroy), 3]
+)
+def test_function_that_another_worker_cannot_find_is_refused(function: Any):
+    with pytest.raises(TypeError, match="make it a function at the top of a module"):
+        wanted_resource("sandbox", create, function)
+
+
+@pytest.mark.parametrize("kind", [3, "", "a\n", "k" * 65])
+def test_kind_that_is_no_short_text_is_refused(kind: Any):
+    with pytest.raises((TypeError, ValueError), match="the kind of a resource is"):
+        wanted_resource(kind, create, destroy)
+
+
+def test_what_creates_must_be_called():
+    with pytest.raises(TypeError, match="what creates a sandbox is a function, not int"):
+        wanted_resource("sandbox", 3, destroy)
+
+
+def test_rollout_that_no_worker_runs_has_no_resources():
+    rollout = Rollout(None, OracleModel(), "m", {}, (), 1, "r")
+    with pytest.raises(RuntimeError, match="nobody keeps its resources"):
+        rollout.resource("sandbox", create, destroy)
+
+
+def test_reference_finds_its_function_again():
+    assert find_destroy(wanted_resource("k", create, destroy).reference) is destroy
+
+
+async def cleaned(reference: str, handle: bytes | None = None) -> str:
+    """Why a cleaning has failed."""
+    told: list[Any] = []
+
+    async def calls(function: Callable[[], Awaitable[Any]]) -> Any:
+        raise AssertionError(function)
+
+    resources = WorkerResources(told.append, WireLimits(), 1.0, calls)
+    await resources.clean(Clean("name", 1, "sandbox", reference, 1.0, handle))
+    (result,) = told
+    assert isinstance(result, Cleaned)
+    return result.why
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("destroy|tests.worker.gone", "ModuleNotFoundError: No module named 'tests.worker.gone'"),
+        ("vanished|tests.worker.shop", "has no function vanished any more"),
+        ("destroy|shop@_gone_py|/gone.py", "FileNotFoundError"),
+        ("destroy|shop@_gone|/gone", "/gone is no module"),
+    ],
+)
+async def test_cleaning_says_why_its_function_is_not_found(reference: str, why: str):
+    assert why in await cleaned(reference)
+
+
+async def test_cleaning_with_a_handle_that_is_none_says_so(shop: Shop):
+    assert "handle" in await cleaned("destroy|tests.worker.shop", b"\xff")
+    assert await cleaned("destroy|tests.worker.shop") == ""

@@ -1,0 +1,158 @@
+"""Resources of a rollout: what it makes outside of its process, and what destroys that.
+
+Theory of operation
+-------------------
+``create`` runs where the block is, and never travels.  ``destroy`` may have to run elsewhere: when
+the worker has died, or in the next server.  So it is a function at the top of a module, and
+travels as a *reference*: its module, its name there, and, of a module that was loaded from a file,
+that file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, Protocol, final
+
+from ..core.errors import EnvServeError
+
+KIND_BYTES = 64
+"""Most bytes of the kind of a resource."""
+
+REFERENCE_BYTES = 1024
+"""Most bytes of a reference."""
+
+_TOP = "make it a function at the top of a module: another worker may have to call it"
+
+
+class ResourceError(EnvServeError):
+    """Raised by ``rollout.resource`` if nothing may be created, or nothing that was created can be
+    kept: a bound is reached, the server's journal has failed, or the handle has no encoding."""
+
+    code = "resource"
+
+
+class WantedResource(NamedTuple):
+    """A resource that code is about to create."""
+
+    kind: str
+    create: Callable[[str], Any]
+    destroy: Callable[[str, Any], Any]
+    reference: str
+    """Reference to ``destroy``."""
+
+
+class ResourceKeeper(Protocol):
+    """Creates and destroys the resources of a rollout; each backend has one.  The resources are its
+    own, with an attribute ``handle``: the value of ``create``."""
+
+    async def open(self, wanted: WantedResource) -> Any:
+        """Create a resource (trio and asyncio).  Raises ``TypeError`` in a thread."""
+        ...
+
+    async def close(self, made: Any) -> None:
+        """Destroy it, whether or not the task is cancelled."""
+        ...
+
+    def open_sync(self, wanted: WantedResource) -> Any:
+        """Create a resource in a thread.  Raises ``TypeError`` on a loop."""
+        ...
+
+    def close_sync(self, made: Any) -> None:
+        """Destroy it."""
+        ...
+
+
+@final
+class Resource:
+    """A resource for a block of code, made by :meth:`~.interface.Rollout.resource`.  The block has
+    its handle."""
+
+    def __init__(self, keeper: ResourceKeeper, wanted: WantedResource) -> None:
+        self._keeper = keeper
+        self._wanted = wanted
+        self._made: list[Any] = []
+
+    async def __aenter__(self) -> Any:
+        made = await self._keeper.open(self._wanted)
+        self._made.append(made)
+        return made.handle
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self._keeper.close(self._made.pop())
+
+    def __enter__(self) -> Any:
+        made = self._keeper.open_sync(self._wanted)
+        self._made.append(made)
+        return made.handle
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._keeper.close_sync(self._made.pop())
+
+
+def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
+    """The resource of ``rollout.resource``.  Raises TypeError or ValueError."""
+    if not isinstance(kind, str):
+        raise TypeError(f"the kind of a resource is text, not {type(kind).__name__}")
+    if not kind.isprintable() or not 0 < len(kind.encode()) <= KIND_BYTES:
+        raise ValueError(
+            f"the kind of a resource is printable text of 1 to {KIND_BYTES} bytes, not {kind!r:.80}"
+        )
+    if not callable(create):
+        raise TypeError(f"what creates a {kind} is a function, not {type(create).__name__}")
+    return WantedResource(str.__str__(kind), create, destroy, _reference(kind, destroy))
+
+
+def _reference(kind: str, destroy: Any) -> str:
+    if not inspect.isfunction(destroy):
+        what = type(destroy).__name__
+        raise TypeError(f"what destroys a {kind} is a function, not a {what}: {_TOP}")
+    module, name = destroy.__module__ or "", destroy.__qualname__
+    loaded = sys.modules.get(module)
+    if loaded is None or getattr(loaded, name, None) is not destroy:
+        raise TypeError(f"{name}, which destroys a {kind}, is not {module}.{name}: {_TOP}")
+    file = getattr(loaded, "__file__", "") if "@" in module else ""
+    reference = "|".join((name, module, file)) if file else f"{name}|{module}"
+    if not reference.isprintable() or len(reference.encode()) > REFERENCE_BYTES:
+        raise ValueError(
+            f"the names of {name:.80} and its module take more than {REFERENCE_BYTES} bytes"
+        )
+    return reference
+
+
+def find_destroy(reference: str) -> Callable[[str, Any], Any]:
+    """The function of a reference.  Raises what importing its module raises, and LookupError."""
+    name, _, rest = reference.partition("|")
+    module, _, file = rest.partition("|")
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        loaded = _load(module, file) if file else importlib.import_module(module)
+    found = getattr(loaded, name, None)
+    if not inspect.isfunction(found):
+        raise LookupError(f"the module {module} has no function {name} any more")
+    return found
+
+
+def _load(name: str, file: str) -> ModuleType:
+    """A module that the worker before had loaded from a file, under the same name."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise LookupError(f"{file} is no module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

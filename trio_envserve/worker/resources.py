@@ -1,0 +1,403 @@
+"""The resources of a worker's executions, and the cleanings that the router gives to it.
+
+Theory of operation
+-------------------
+A block first waits on the trio loop for a name
+(:class:`~trio_envserve.core.worker.ResourceWanted`), then calls ``create`` where it is, and states
+the handle.  At its end ``destroy`` is called where the block is, shielded from cancels, and its
+result is stated without waiting: the outcome of the execution waits for the answer, in the core.
+
+Whatever comes between the name and the end of the block ends in a destroy: a create that raises, is
+cancelled, or returns what cannot be kept (then the handle is None).  Only one call of ``destroy``
+is made for a resource; whoever makes it has taken the *right* to it.  A destroy that fails leaves
+the resource to the router.  That of a block which its code has left open is called when the
+execution ends, unless its block is about to: then that is waited for.
+
+A cancelled coroutine ends, a thread does not.  So a plain function runs in a thread of its own,
+which is waited for, and the statement that it has failed is made only when it has ended.
+
+Without a router (where an environment is only validated) names are made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import itertools
+import logging
+import math
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeAlias, final
+
+import trio
+
+from .. import foreign
+from ..core import values
+from ..core.limits import ServerLimits, WireLimits
+from ..core.messages import Clean
+from ..core.scope import HANDLE_BYTES, ResourceState, Stated
+from ..core.worker import Cleaned, ResourceTold, ResourceWanted
+from ..envs.resources import ResourceError, WantedResource, find_destroy
+from .carriers import CodeCarrier
+from .failures import describe_exception, log
+
+_I = ResourceState
+Take: TypeAlias = Callable[["ResourceWanted | ResourceTold | Cleaned"], object]
+WHY_CHARS = 300
+"""Most characters of the reason of a failure."""
+
+
+class CallsCode(Protocol):
+    """Calls a coroutine function of the environment on the environment's backend."""
+
+    async def __call__(self, function: Callable[[], Any]) -> foreign.CodeResult:
+        """Its result; a cancel reaches the code."""
+        ...
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OpenResource:
+    """A resource of an execution, from its wish on."""
+
+    place: int
+    wanted: WantedResource
+    request: str
+    name: str = ""
+    refused: str = ""
+    handle: Any = None
+    is_wanted: bool = True
+    """Whether code waits for its name, or has it."""
+    answered: trio.Event = dataclasses.field(default_factory=trio.Event)
+    """Set when the router has answered the last statement."""
+    over: trio.Event = dataclasses.field(default_factory=trio.Event)
+    """Set when its end was stated."""
+    right: list[None] = dataclasses.field(default_factory=lambda: [None])
+    """Popped by who destroys it, in any thread."""
+    is_creating: bool = False
+
+    @property
+    def text(self) -> str:
+        """The resource for people."""
+        return f"resource {self.name} ({self.wanted.kind}) of request {self.request}"
+
+    def take_right(self) -> bool:
+        """Whether the caller is the one to destroy it."""
+        try:
+            self.right.pop()
+        except IndexError:
+            return False
+        return True
+
+
+@final
+class WorkerResources:
+    """All resources of one worker.  ``take`` gives the core an input."""
+
+    def __init__(self, take: Take, wire: WireLimits, destroy_s: float, calls: CallsCode) -> None:
+        self.take = take
+        self.wire = wire
+        self.destroy_s = destroy_s
+        self.call_code = calls
+        self.then = "the server gives it to a worker"
+        """What becomes of a resource that is left, for people."""
+        self.numbers = itertools.count()
+        self.open: dict[int, OpenResource] = {}
+        """Resources whose end was not stated, or whose name nobody waits for."""
+
+    def stated(self, news: Stated) -> None:
+        """Take in an answer of the router."""
+        resource = self.open.get(news.resource)
+        if resource is None:
+            return
+        if not resource.name:
+            resource.name, resource.refused = news.name, news.refused
+            if resource.refused:
+                del self.open[news.resource]
+            elif not resource.is_wanted:
+                self.end(resource, "")
+        resource.answered.set()
+
+    def end(self, resource: OpenResource, why: str) -> None:
+        """State that a resource is gone, or (``why``) left."""
+        del self.open[resource.place]
+        resource.over.set()
+        self.take(ResourceTold(resource.place, _I.LEFT if why else _I.GONE, b"", why))
+
+    async def clean(self, clean: Clean) -> None:
+        """Destroy a resource for the router, and state the result, once it is certain."""
+        why = await self._clean(clean)
+        about = f"resource {clean.name} ({clean.kind})"
+        if why:
+            text = "%s: it could not be destroyed: %s; the server tries again, or gives up"
+            log(logging.WARNING, text, about, why)
+        else:
+            log(logging.INFO, "%s: it is destroyed in the place of its rollout", about)
+        self.take(Cleaned(clean.name, clean.turn, why))
+
+    async def _clean(self, clean: Clean) -> str:
+        within_s = self.destroy_s if clean.within_s is None else clean.within_s
+        found = await foreign.acall(trio.to_thread.run_sync, find_destroy, clean.destroy)
+        if found.error is not None:
+            return f"{clean.destroy.replace('|', ', ')}: {_why(found.error)}"
+        handle: Any = None
+        if clean.handle is not None:
+            try:
+                handle = values.decode(clean.handle, root="handle", limits=self.wire)
+            except values.DecodingError as error:
+                return str(error)
+        return await self.destroyed(found.value, clean.name, handle, within_s)
+
+    async def destroyed(
+        self, destroy: Callable[[str, Any], Any], name: str, handle: Any, within_s: float
+    ) -> str:
+        """Destroy a resource from the trio loop; empty, or why that has failed."""
+        with trio.move_on_after(within_s) as scope:
+            if inspect.iscoroutinefunction(destroy):
+                ended = await self.call_code(partial(destroy, name, handle))
+            else:
+                ended = await foreign.acall(_in_thread, destroy, name, handle)
+        return _failure(ended, within_s, late=scope.cancelled_caught or scope.cancel_called)
+
+
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    # A limiter of its own: what hangs in one thread holds up no other.
+    return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+
+
+def _why(error: BaseException) -> str:
+    told = describe_exception(error)
+    return f"{told.type}: {told.message}"[:WHY_CHARS]
+
+
+def _failure(ended: foreign.CodeResult, within_s: float, *, late: bool) -> str:
+    if ended.error is None:
+        return ""
+    return f"it took longer than {within_s:g} s (destroy_s)" if late else _why(ended.error)
+
+
+@final
+class ExecutionResources:
+    """The resources of one execution.  All but :class:`CarriedResources` is on the trio loop."""
+
+    def __init__(self, worker: WorkerResources, number: int, request: str) -> None:
+        self.worker = worker
+        self._number = number
+        self._request = request
+        self._mine: dict[OpenResource, None] = {}
+        self._closed = False
+
+    async def intend(self, wanted: WantedResource) -> OpenResource:
+        """Wait until a resource may be created.  Raises :class:`ResourceError`."""
+        if self._closed:
+            raise ResourceError(f"no {wanted.kind} is created: the rollout has ended")
+        worker = self.worker
+        resource = OpenResource(next(worker.numbers), wanted, self._request)
+        worker.open[resource.place] = resource
+        self._mine[resource] = None
+        try:
+            worker.take(ResourceWanted(self._number, resource.place, wanted.kind, wanted.reference))
+            await resource.answered.wait()
+        except trio.Cancelled:
+            del self._mine[resource]
+            resource.is_wanted = False
+            if resource.name:
+                worker.end(resource, "")
+            raise
+        if resource.refused:
+            del self._mine[resource]
+            raise ResourceError(f"no {wanted.kind} is created: {resource.refused}")
+        return resource
+
+    async def created(self, resource: OpenResource, handle: bytes) -> None:
+        """State that it was created, and wait until that is safe."""
+        resource.answered = trio.Event()
+        self.worker.take(ResourceTold(resource.place, _I.CREATED, handle))
+        await resource.answered.wait()
+
+    def finish(self, resource: OpenResource, why: str) -> None:
+        """State that it is gone, or (``why``) left to the router."""
+        if resource.place in self.worker.open:
+            self._mine.pop(resource, None)
+            if why:
+                text = "%s: its rollout could not destroy it: %s; %s"
+                log(logging.WARNING, text, resource.text, why, self.worker.then)
+            self.worker.end(resource, why)
+
+    async def close(self) -> None:
+        """End what the code of the execution has left open."""
+        self._closed = True
+        worker = self.worker
+        for resource in list(self._mine):
+            if not resource.name:
+                resource.is_wanted = False
+                continue
+            with trio.CancelScope(shield=True):
+                destroy_s = worker.destroy_s
+                if resource.is_creating or not resource.take_right():
+                    with trio.move_on_after(destroy_s):  # some thread is about to end it
+                        await resource.over.wait()
+                    why = "code that its rollout has left behind goes on"
+                else:
+                    destroy, name = resource.wanted.destroy, resource.name
+                    why = await worker.destroyed(destroy, name, resource.handle, destroy_s)
+                self.finish(resource, why)
+
+
+@final
+class CarriedResources:
+    """The resources of a rollout, as its code can have them
+    (:class:`~..envs.resources.ResourceKeeper`)."""
+
+    def __init__(self, resources: ExecutionResources, carrier: CodeCarrier) -> None:
+        self._resources = resources
+        self._carrier = carrier
+
+    async def open(self, wanted: WantedResource) -> OpenResource:
+        """Create a resource on a loop."""
+        made: OpenResource = await self._carrier.call(
+            partial(self._resources.intend, wanted), self._never_created
+        )
+        made.is_creating = True
+        try:
+            await _create(made)
+            made.is_creating = False
+            state = partial(self._resources.created, made, self._encoded(made))
+            await self._carrier.call(state)
+        except BaseException:
+            made.is_creating = False
+            await self.close(made)
+            raise
+        return made
+
+    def _never_created(self, made: OpenResource) -> None:
+        self._carrier.soon(partial(self._resources.finish, made, ""))
+
+    def _encoded(self, made: OpenResource) -> bytes:
+        """The encoded handle.  Raises :class:`ResourceError`; then nobody is given the handle."""
+        worker, handle, kind = self._resources.worker, made.handle, made.wanted.kind
+        encoded = foreign.call(values.encode, handle, root="handle", limits=worker.wire)
+        if encoded.error is None and len(encoded.value) <= HANDLE_BYTES:
+            return bytes(encoded.value)
+        why = f"it takes more than {HANDLE_BYTES} bytes"
+        if encoded.error is not None:
+            why = _why(encoded.error)
+        raise ResourceError(
+            f"the handle that creating a {kind} returned cannot be kept: {why}. Return a small "
+            "value that another process can use, such as the id of what was created"
+        )
+
+    async def close(self, made: OpenResource) -> None:
+        """Destroy it on a loop."""
+        if not made.take_right():
+            return
+        within_s, is_cancelled = self._resources.worker.destroy_s, False
+        if asyncio._get_running_loop() is not None:
+            why, is_cancelled = await _on_asyncio(made, within_s)
+        else:
+            why = await _on_trio(made, within_s)
+        self._carrier.soon(partial(self._resources.finish, made, why))
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    def open_sync(self, wanted: WantedResource) -> OpenResource:
+        """Create a resource in a thread."""
+        for function in (wanted.create, wanted.destroy):
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function.__qualname__} is a coroutine function, and this code runs in a "
+                    "thread: make it a plain function"
+                )
+        made: OpenResource = self._carrier.call_sync(partial(self._resources.intend, wanted))
+        made.is_creating = True
+        try:
+            made.handle = wanted.create(made.name)
+            made.is_creating = False
+            self._carrier.call_sync(partial(self._resources.created, made, self._encoded(made)))
+        except BaseException:
+            made.is_creating = False
+            self.close_sync(made)
+            raise
+        return made
+
+    def close_sync(self, made: OpenResource) -> None:
+        """Destroy it in a thread."""
+        if made.take_right():
+            ended = foreign.call(made.wanted.destroy, made.name, made.handle)
+            why = _failure(ended, 0.0, late=False)
+            self._carrier.soon(partial(self._resources.finish, made, why))
+
+
+async def _on_trio(made: OpenResource, within_s: float) -> str:
+    destroy = made.wanted.destroy
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + within_s) as scope:
+        if inspect.iscoroutinefunction(destroy):
+            ended = await foreign.acall(destroy, made.name, made.handle)
+        else:
+            ended = await foreign.acall(_in_thread, destroy, made.name, made.handle)
+    return _failure(ended, within_s, late=scope.cancel_called)
+
+
+async def _create(made: OpenResource) -> None:
+    """Create a resource on a loop.  A thread is waited for, and has the handle to be destroyed."""
+    create, name = made.wanted.create, made.name
+    if inspect.iscoroutinefunction(create):
+        made.handle = await create(name)
+    elif asyncio._get_running_loop() is None:
+        made.handle = await _in_thread(create, name)
+    else:
+        call = asyncio.ensure_future(asyncio.to_thread(create, name))
+        try:
+            await asyncio.shield(call)
+        finally:
+            await _settled(call)
+            if call.exception() is None:
+                made.handle = call.result()
+    if inspect.isawaitable(made.handle):
+        waits, made.handle = made.handle, None
+        made.handle = await waits
+
+
+async def _on_asyncio(made: OpenResource, within_s: float) -> tuple[str, bool]:
+    """Why it could not be destroyed, and whether the task was cancelled meanwhile."""
+    destroy = made.wanted.destroy
+    is_coroutine = inspect.iscoroutinefunction(destroy)
+    run = (destroy,) if is_coroutine else (asyncio.to_thread, destroy)
+    call = asyncio.ensure_future(foreign.acall(*run, made.name, made.handle))
+    is_cancelled, late = await _settled(call, within_s), False
+    if not call.done():
+        late = is_coroutine and call.cancel()
+        is_cancelled |= await _settled(call)
+    ended = foreign.CodeResult(error=TimeoutError()) if call.cancelled() else call.result()
+    return _failure(ended, within_s, late=late), is_cancelled
+
+
+async def _settled(call: asyncio.Future[Any], within_s: float = math.inf) -> bool:
+    """Wait for the end of a call, for so long at most, whether or not the task is cancelled.
+    Returns whether it was."""
+    is_cancelled, loop = False, asyncio.get_running_loop()
+    until_s = loop.time() + within_s
+    while not call.done() and loop.time() < until_s:
+        try:
+            left_s = None if math.isinf(within_s) else until_s - loop.time()
+            await asyncio.wait((call,), timeout=left_s)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    return is_cancelled
+
+
+def resources_here(calls: CallsCode) -> WorkerResources:
+    """Resources that nobody keeps but this process."""
+    prefix = f"local-{secrets.token_hex(8)}"
+
+    def take(given: ResourceWanted | ResourceTold | Cleaned) -> None:
+        if isinstance(given, ResourceWanted):
+            resources.stated(Stated(given.resource, f"{prefix}-{given.resource}", ""))
+        elif isinstance(given, ResourceTold):
+            resources.stated(Stated(given.resource, "", ""))
+
+    resources = WorkerResources(take, WireLimits(), ServerLimits().destroy_s, calls)
+    resources.then = "nobody else tries: destroy it by hand"
+    return resources
