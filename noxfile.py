@@ -501,6 +501,7 @@ def nightly(session: nox.Session) -> None:
     session.run("python", "-m", "trio_envserve.lab.simulation", "200")
     session.run("trio-envserve", "fuzz", "--hosts", "--seconds", "1200", "--json")
     session.run("trio-envserve", "fuzz", "--permits", "--seconds", "300", "--json")
+    session.run("trio-envserve", "fuzz", "--resources", "--seconds", "300", "--json")
     session.run("trio-envserve", "fuzz", "--graces", "--seconds", "300", "--json")
     for config in ("ci", "couple", "nightly", "keys-nightly", "keys-disk-nightly"):
         session.run("trio-envserve", "fuzz", "--exhaustive", "--config", config, "--json")

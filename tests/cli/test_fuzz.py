@@ -111,7 +111,12 @@ async def test_seed_is_the_same_run_each_time_with_its_trace(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("option", "traced"),
-    [("permits", "limit:a"), ("hosts", "HostWelcome("), ("saves", "SaveAnswer(")],
+    [
+        ("permits", "limit:a"),
+        ("hosts", "HostWelcome("),
+        ("saves", "SaveAnswer("),
+        ("resources", "ResourceAnswer("),
+    ],
 )
 async def test_what_a_seed_has_besides_makes_another_run_of_it(
     tmp_path: Path, option: str, traced: str

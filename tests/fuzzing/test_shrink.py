@@ -74,6 +74,7 @@ def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
     with_: Any = {
         "hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS,
         "graces": fault is FaultKind.GRACE, "saves": fault is FaultKind.SAVES,
+        "resources": fault is FaultKind.RESOURCES,
     }  # fmt: skip
     seed = next(s for s in range(200) if plan_of(s, harsh=True, **with_).has(fault))
     plan = plan_of(seed, harsh=True, **with_).without(fault)

@@ -80,6 +80,7 @@ class Fuzz(VerbOptions):
     permits: bool = option(False, "Have rollouts claim permits, which are limited.")
     graces: bool = option(False, "Have calls with a grace, whose rollouts may be late.")
     saves: bool = option(False, "Have rollouts save states, and go on from them.")
+    resources: bool = option(False, "Have rollouts hold resources, which must not be left.")
     mutant: str = option(
         "", "Break the core on purpose, and see that it is caught. all: every mutant in turn.",
         metavar="NAME|all", common=True,
@@ -98,7 +99,8 @@ class Fuzz(VerbOptions):
     @property
     def systems(self) -> list[str]:
         """Names of the configurations that are asked for."""
-        return [name for name in ("hosts", "permits", "graces", "saves") if getattr(self, name)]
+        names = ("hosts", "permits", "graces", "saves", "resources")
+        return [name for name in names if getattr(self, name)]
 
     def check(self) -> None:
         """Raise ConfigError for options that exclude each other."""
@@ -106,7 +108,7 @@ class Fuzz(VerbOptions):
             "--seconds and --runs exclude each other":
                 self.seconds is not None and self.runs is not None,
             "--protocol has no mutants, no harsh runs, and none of --hosts, --permits, --graces, "
-            "--saves": self.protocol and (self.mutant or self.harsh or self.systems),
+            "--saves, --resources": self.protocol and (self.mutant or self.harsh or self.systems),
             "--graces are judged by one clock: leave out --hosts": self.graces and self.hosts,
             "--config is for --exhaustive, without --protocol":
                 self.config and (self.protocol or not self.exhaustive),
@@ -169,7 +171,8 @@ class Fuzz(VerbOptions):
             return {}
         return {
             "harsh": self.harsh, "hosts": self.hosts, "permits": self.permits,
-            "graces": self.graces, "saves": self.saves, "mutant": self.mutant,
+            "graces": self.graces, "saves": self.saves, "resources": self.resources,
+            "mutant": self.mutant,
         }  # fmt: skip
 
     def tally(self) -> BaseTally[Any]:

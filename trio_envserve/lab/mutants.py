@@ -35,6 +35,7 @@ from ..core.router import Router
 from ..core.router_effects import Lost, ToClient
 from ..core.router_inputs import ClientMessage, Tick, WorkerBack
 from ..core.scheduler import Scheduler
+from ..core.scope import OpenResources, Resources
 from ..core.sessions import Session, Sessions
 from ..core.work import Ended, WorkInput, Works, WorkState
 from ..core.worker import WorkerCore
@@ -1107,7 +1108,7 @@ PERMITS.table(
           "execution.worker.abandon(execution, now_s); self.permits.end(execution)")),
     ("a-dead-worker-keeps-its-permits", "G8 G9", (FaultKind.KILL_WORKER,),
      "What a dead worker has held is never held by anybody else.",
-     text(Dispatches.end, "if execution.claims:", "if False:")),
+     text(Dispatches.end, "if execution.claims is not None:", "if False:")),
     ("a-dead-claim-is-granted", "G8 G9 CRASH", (FaultKind.KILL_WORKER,),
      "A claim whose worker is dead stays in its line, and gets the next permit.",
      text(Permits._drop, "del line.waiting[claim]", "pass")),
@@ -1142,8 +1143,62 @@ PERMITS.table(
 )  # fmt: skip
 
 
+# -- resources ---------------------------------------------------------------------------------
+
+RESOURCES = Family(("G13", "G8", "G9"), needs=(FaultKind.RESOURCES,))
+"""One mutant for each rule of resources."""
+
+RESOURCES.table(
+    ("a-stopped-execution-loses-its-resources", "G13", (),
+     "What an execution has that is told to stop is destroyed while it goes on.",
+     text(Dispatches.stop, "execution.worker.abandon(execution, now_s)",
+          "execution.worker.abandon(execution, now_s); self.resources.end(execution, now_s)")),
+    ("what-an-execution-leaves-is-left", "G13 G8", (),
+     "Nobody destroys what an execution has when it ends.",
+     text(Dispatches.give_back, "self.resources.end(execution, self._clock.awake_s)", "pass")),
+    ("the-cleanings-of-a-dead-worker-die-with-it", "G13 G8", (FaultKind.KILL_WORKER,),
+     "What a dead worker was to destroy is given to nobody else.",
+     text(Dispatches.lost, "self.resources.lost(worker, self._clock.awake_s)", "pass")),
+    ("a-cleaning-that-hangs-is-given-to-another", "G13", (),
+     "A destroy that takes long is taken for one that has ended.",
+     text(Resources.overdue, "resource.is_overdue = True",
+          "self._release(resource, now_s); continue")),
+    ("an-outcome-overtakes-the-end-of-a-resource", "G13", (FaultKind.LOSE,),
+     "A worker sends an outcome before the router knows what became of resources.",
+     named(OpenResources, "waits", lambda self, execution: False)),
+    ("a-lost-statement-is-not-repeated", "G13 G8 G9", (FaultKind.LOSE,),
+     "A worker does not state again what its router has not answered.",
+     named(OpenResources, "again", lambda self, state, beat: [])),
+    ("a-cleaning-runs-as-often-as-it-arrives", "G13", (),
+     "A worker destroys what it is destroying already.",
+     named(OpenResources, "clean", lambda self, clean: True)),
+    ("a-name-is-told-before-it-is-safe", "G13", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
+     "A resource is created of which no record is on the disk.",
+     text(Resources._answer, "self._journal.is_safe(after)", "True")),
+    ("what-is-given-is-not-written-down", "G13 G8", _OVER,
+     "A router that takes workers over does not know what they destroy.",
+     text(Resources._give, "self._journal.append(", "(lambda *record: None)(")),
+    ("resources-are-given-before-the-proof", "G13", _OVER,
+     "A router destroys what executions hold that live on.",
+     text(Resources.restore, "if each.incarnation:", "if False:")),
+    ("a-journal-forgets-resources", "G13", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
+     "The next server does not read what the last one has left.",
+     text(Router._restored, "self.resources.restore(", "(lambda left, now_s: None)(")),
+    ("what-the-dead-held-stays-theirs", "G13 G8", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
+     "What dead workers of an earlier server have held is given to nobody.",
+     text(Router._earlier_dead, "self.resources.earlier_dead(self.awake_s)", "pass")),
+    ("what-is-stuck-is-dropped", "G13", (),
+     "A resource that cannot be destroyed is told of by nobody.",
+     text(Resources._fail, "self.stuck[resource] = None", "self._remove(resource); return")),
+    ("one-more-resource-than-may-be", "G8", (),
+     "A resource is created while as many are held as may be.",
+     text(Resources._refusal, "count >= most", "count > most")),
+)  # fmt: skip
+
+
 FAMILIES = (
     WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, SAVES, GRACES, LEASES, PERMITS,
+    RESOURCES,
 )  # fmt: skip
 
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES for mutant in family.mutants)

@@ -496,6 +496,25 @@ BEYOND: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "a-stopped-execution-loses-its-resources",
+            "what-an-execution-leaves-is-left",
+            "the-cleanings-of-a-dead-worker-die-with-it",
+            "a-cleaning-that-hangs-is-given-to-another",
+            "an-outcome-overtakes-the-end-of-a-resource",
+            "a-lost-statement-is-not-repeated",
+            "a-cleaning-runs-as-often-as-it-arrives",
+            "a-name-is-told-before-it-is-safe",
+            "what-is-given-is-not-written-down",
+            "resources-are-given-before-the-proof",
+            "a-journal-forgets-resources",
+            "what-the-dead-held-stays-theirs",
+            "what-is-stuck-is-dropped",
+            "one-more-resource-than-may-be",
+        ),
+        "no execution makes a resource here",
+    ),
+    **dict.fromkeys(
+        (
             "a-worker-that-is-not-needed-is-killed",
             "a-pool-shrinks-below-its-least",
             "a-pool-grows-without-need",

@@ -71,7 +71,7 @@ from ...core.journal import Closed, Completed, Record, remains_of
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.lease import EpochWait
 from ...core.limits import PROTOCOL_VERSION, WireLimits
-from ...core.messages import encode_record
+from ...core.messages import Clean, encode_record
 from ...core.router import Router
 from ...core.router_effects import (
     ClosingOver,
@@ -113,6 +113,7 @@ from ...core.router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
+from ...core.scope import ResourceState, Stated
 from ...core.terms import (
     Body,
     Epoch,
@@ -129,12 +130,15 @@ from ...core.worker import (
     CancelRun,
     ClaimMade,
     ClaimOver,
+    Cleaned,
     EnvironmentReady,
     Exit,
     GoOn,
     OutcomeMade,
     OutcomeParked,
     Park,
+    ResourceTold,
+    ResourceWanted,
     RouterMessage,
     SaveEnded,
     SaveMade,
@@ -419,6 +423,20 @@ class SimClaim:
     is_held: bool = False
 
 
+@dataclasses.dataclass(slots=True)
+class SimResource:
+    """A resource of environment code whose end was not stated."""
+
+    run: BeginRun
+    name: str = ""
+    is_ending: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether code may forget it: it has a name, and no destroy of it runs."""
+        return bool(self.name) and not self.is_ending
+
+
 class SimWorker(SimProcess):
     """One worker process: heartbeat, worker core, and the environment's code."""
 
@@ -454,6 +472,13 @@ class SimWorker(SimProcess):
         self._unclaimed: dict[int, list[PlannedClaim]] = {}
         """The permits that each execution is still to claim before it does anything else."""
         self._claims: dict[int, SimClaim] = {}
+        self._fate = world.luck_of(f"resources of {name}")
+        self._places = itertools.count()
+        self._resources: dict[int, SimResource] = {}
+        self._unwanted: dict[int, int] = {}
+        """Number of resources that each execution is still to want."""
+        self._closing: dict[int, Status] = {}
+        """Executions that end once their resources have, and how."""
         self._reported: list[RunningExecution] = []
         self._blocked_s: float | None = None
         self.set_up_s: float | None = None
@@ -593,6 +618,10 @@ class SimWorker(SimProcess):
                     self.events.after(delay_s, self.post, self._take, parked)
                 case GoOn(claim, after_s):
                     self.events.after(after_s or 0.0, self.post, self._went_on, claim)
+                case Stated():
+                    self._stated(effect)
+                case Clean():
+                    self._clean(effect)
                 case Exit():
                     self.events.after(0.1, self.die, "retired")
         if self.world.grouped:  # what ends in the same instant is said together
@@ -629,7 +658,7 @@ class SimWorker(SimProcess):
         if execution is None:
             return
         if not self._unclaimed.get(run.number):
-            self._act(run)
+            self._want(run)
             return
         planned = self._unclaimed[run.number].pop()
         claim = self.world.claimed
@@ -641,6 +670,104 @@ class SimWorker(SimProcess):
             planned.per_s,
         )  # fmt: skip
         self._take(ClaimMade(run.number, claim, planned.name, planned.most, planned.per_s))
+
+    # -- resources ------------------------------------------------------------
+
+    def _want(self, run: BeginRun) -> None:
+        """Want the next resource of an execution; with all of them its code goes on."""
+        if run.number not in self._running or run.number in self._closing:
+            return
+        left = 0
+        if self.world.plan.has(FaultKind.RESOURCES):
+            left = self._unwanted.setdefault(run.number, self._fate.choice((0, 1, 1, 2)))
+        if not left:
+            self._act(run)
+            return
+        self._unwanted[run.number] -= 1
+        place = next(self._places)
+        self._resources[place] = SimResource(run)
+        self.world.faults[FaultKind.RESOURCES] += 1
+        self._take(ResourceWanted(run.number, place, "sandbox", "module:destroy"))
+
+    def _stated(self, news: Stated) -> None:
+        """Code is told the name of a resource, or that its handle is safe."""
+        each = self._resources.get(news.resource)
+        if each is None:
+            return
+        number = each.run.number
+        if news.refused:
+            del self._resources[news.resource]
+            self._want(each.run)
+            self._closed(number)
+        elif each.name:
+            self._want(each.run)
+        elif number in self._closing:
+            del self._resources[news.resource]
+            self._take(ResourceTold(news.resource, ResourceState.GONE))
+            self._closed(number)
+        else:
+            each.name = news.name
+            self.world.happened("makes", self.name, "", number, news.name)
+            self.events.after(self._fate.uniform(0.0, 0.3), self.post, self._made, news.resource)
+
+    def _made(self, place: int) -> None:
+        each = self._resources.get(place)
+        if each is None or each.run.number in self._closing:
+            return
+        if self._fate.random() < 0.1:  # it could not be created, perhaps
+            self._destroy(place)
+            self._want(each.run)
+        else:
+            self._take(ResourceTold(place, ResourceState.CREATED, b"handle"))
+
+    def _destroy(self, place: int) -> None:
+        """Begin to destroy a resource, if that has a name, and is not being destroyed."""
+        each = self._resources[place]
+        if each.name and not each.is_ending:
+            each.is_ending = True
+            self.world.happened("destroys", self.name, "", each.name)
+            self.events.after(self._fate.uniform(0.0, 0.3), self.post, self._destroyed, place)
+
+    def _destroyed(self, place: int) -> None:
+        each, works = self._resources.pop(place), self._fate.random() < 0.8
+        self.world.happened("destroyed", self.name, "", each.name, works)
+        state = ResourceState.GONE if works else ResourceState.LEFT
+        self._take(ResourceTold(place, state, b"", "" if works else "no luck"))
+        self._closed(each.run.number)
+
+    def _closes(self, number: int, status: Status) -> bool:
+        """Whether an execution first ends its resources; a few forget them."""
+        mine = [place for place, each in self._resources.items() if each.run.number == number]
+        if mine and number not in self._closing:
+            if self._fate.random() < 0.15 and all(self._resources[p].is_idle for p in mine):
+                for place in mine:
+                    del self._resources[place]
+                return False
+            self._closing[number] = status
+            for place in mine:
+                self._destroy(place)
+        return bool(mine)
+
+    def _closed(self, number: int) -> None:
+        """Go on with the end of an execution, if none of its resources is left."""
+        if any(each.run.number == number for each in self._resources.values()):
+            return
+        if number in self._closing:
+            self._report(number, self._closing.pop(number))
+
+    def _clean(self, clean: Clean) -> None:
+        """Destroy a resource for the router: that may fail, hang, or kill the worker."""
+        self.world.happened("destroys", self.name, "", clean.name)
+        luck, delay_s = self._fate.random(), self._fate.uniform(0.0, 0.6)
+        if luck < 0.05:
+            self.events.after(delay_s, self.die, "killed by a destroy")
+        elif luck > 0.03 + 0.05:
+            self.events.after(delay_s, self.post, self._cleaned, clean)
+
+    def _cleaned(self, clean: Clean) -> None:
+        works = self._fate.random() < 0.8
+        self.world.happened("destroyed", self.name, "", clean.name, works)
+        self._take(Cleaned(clean.name, clean.turn, "" if works else "no luck"))
 
     def _went_on(self, number: int) -> None:
         """The code of a granted claim goes on."""
@@ -774,6 +901,8 @@ class SimWorker(SimProcess):
             self._report(number, Status.ERROR if failed else Status.RESULT)
 
     def _report(self, number: int, status: Status) -> None:
+        if number in self._running and self._closes(number, status):
+            return
         execution = self._running.pop(number, None)
         if execution is None:
             return
@@ -2005,6 +2134,9 @@ class HostileClient(VirtualProcess):
 # -- the world ---------------------------------------------------------------------------
 
 
+RESOURCES_S = 120.0
+"""Virtual time in which all tries to destroy a resource come to an end, hanging ones included."""
+
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
 work itself not counted: longer than a lease and than a client waits for a server."""
@@ -2339,8 +2471,13 @@ class World(BaseWorld[FaultKind]):
         work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
         hosts_s = 0.0 if self.plan.hosts is None else 4 * self.plan.hosts.longest_s
         permits_s = 0.0 if self.plan.permits is None else CALM_S
+        if self.plan.has(FaultKind.RESOURCES):
+            permits_s += RESOURCES_S
         if not self.to_rest(CALM_S + work_s + hosts_s + permits_s, until):
             return
+        if self.plan.has(FaultKind.RESOURCES) and self.server.alive:
+            stuck = frozenset(each.name for each in self.server.router.resources.stuck)
+            self.happened("stuck", self.server.name, "", stuck)
         left = self.left()
         for violation in self._judges.rest(self.events.now_s):
             self._broke(violation)

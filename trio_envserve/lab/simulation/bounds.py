@@ -90,7 +90,7 @@ def audit(router: Router, peak_live: int) -> list[str]:
         wrong.append(f"{sum(small_bytes)} bytes of outcomes kept that need no announcement")
     if sum(large_bytes) > limits.kept_bytes + own_bytes + max(large_bytes, default=0):
         wrong.append(f"{sum(large_bytes)} bytes of announced outcomes kept or under way")
-    return wrong + permits_miscounted(router)
+    return wrong + permits_miscounted(router) + resources_miscounted(router)
 
 
 def permits_miscounted(router: Router) -> list[str]:
@@ -108,6 +108,28 @@ def permits_miscounted(router: Router) -> list[str]:
             wrong.append(f"permits of {line.name!r}: {counted}, by {len(mine)} claims")
     lost = len(claims) - sum(len(line.limits) for line in lines)
     return [*wrong, *([f"{lost} claims of forgotten names"] if lost else [])]
+
+
+def resources_miscounted(router: Router) -> list[str]:
+    """Bounds that are passed, and resources that their holders do not have."""
+    resources, limits, wrong = router.resources, router.limits, []
+    of_executions = Counter(each.execution for each in resources.all.values() if each.execution)
+    for count, most, whose in (
+        (len(resources.all), limits.resources, "server"),
+        (max(resources.of.values(), default=0), limits.account_resources, "account"),
+        (max(of_executions.values(), default=0), limits.execution_resources, "execution"),
+    ):
+        if count > most and not router.followed:  # but for those that an earlier router allowed
+            wrong.append(f"{count} resources of one {whose}, of {most}")
+    for each in resources.all.values():
+        if each.holder is None:
+            continue
+        known = router.workforce.workers.values()
+        if each.holder not in known:
+            wrong.append(f"{each.text} of a worker that is gone")
+        elif each.execution is not None and each.execution not in each.holder.live.values():
+            wrong.append(f"{each.text} of an execution that has ended")
+    return wrong
 
 
 def works_of(router: Router) -> list[Work]:
@@ -267,6 +289,7 @@ def unfinished(router: Router) -> list[str]:
         "held bytes": router.accounts.all.held_bytes,
         "announced": len(router.announced),
         "claims": sum(len(line.limits) for line in router.dispatches.permits.lines.values()),
+        "resources": len(router.resources.all) - len(router.resources.stuck),
         # What is retained may stay; nobody is to wait for it, and nothing of it to live.
         "works with keys": len(router.works.generations) - len(router.works.retained),
     }

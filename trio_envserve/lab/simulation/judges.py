@@ -39,6 +39,8 @@ from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
 from .graces import GraceJudge, key_of, label_of
 from .plan import FaultKind, KeyUse, SimulationPlan
+from .resources import OF_RESOURCES, ResourceJudge
+from .resources import SEEN as SEEN_OF_RESOURCES
 
 # -- what is known ------------------------------------------------------------------------
 
@@ -1130,19 +1132,24 @@ class Judges(Judge):
         self.guarantees = SimulationJudge(plan, self.model)
         self.graces = GraceJudge(plan)
         self.saves = SavedStates(plan)
+        self.resources = ResourceJudge(plan)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         kind = event.kind
         if kind in OF_SAVES:
             return self.saves.see(event)
+        if kind in OF_RESOURCES:
+            return self.resources.see(event)
         if kind in OF_MODEL:
             return self.model.see(event)
         found = [*self.graces.see(event), *self.guarantees.see(event)]
         if kind in SEEN:
             found += self.model.see(event)
+        if kind in SEEN_OF_RESOURCES:
+            found += self.resources.see(event)
         return found
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""
-        return self.guarantees.rest(at_s)
+        return self.guarantees.rest(at_s) + self.resources.rest(at_s)

@@ -50,6 +50,7 @@ GUARANTEES = {
     "G9": "no silent wait, no false alarm: each call is told what is true",
     "G11": "durable: nothing is told before it is safe, and what was told is told again",
     "G12": "limited: no more permits of a name are held at once, or granted in a second",
+    "G13": "cleared: what rollouts make is destroyed, once, by who alone may",
     "CRASH": "a core raised, or did what it cannot do",
 }
 """The guarantees in a line each; `docs/guarantees.md` has them whole."""
@@ -119,6 +120,7 @@ class FaultKind(enum.Enum):
     COPY_HOST = "host started on another machine, too"
     PERMITS = "executions that claim permits"
     SAVES = "rollouts save states, and go on from them"
+    RESOURCES = "rollouts hold resources"
 
 
 HARSH_ONLY = frozenset({FaultKind.MANGLE})
@@ -148,7 +150,7 @@ OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
 
 NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
     FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
-    FaultKind.PERMITS, FaultKind.GRACE, FaultKind.SAVES,
+    FaultKind.PERMITS, FaultKind.GRACE, FaultKind.SAVES, FaultKind.RESOURCES,
 }  # fmt: skip
 """The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and of
 other configurations."""
@@ -1030,6 +1032,25 @@ def _saving(ask: PlannedAsk, rng: Random) -> PlannedAsk:
     )  # fmt: skip
 
 
+def _with_resources(plan: SimulationPlan, rng: Random) -> SimulationPlan:
+    """The same with resources, some at tiny bounds; ``rng`` is read in a fixed order.  Most get a
+    journal, and most lose a server, with their workers or without."""
+    if rng.random() < 0.6:
+        plan = plan if plan.has(FaultKind.KEYS) else _with_keys(plan, rng)
+        plan = plan if plan.has(FaultKind.JOURNAL) else _with_journal(plan, rng)
+    kills = [(rng.uniform(0.5, plan.busy_s), FaultKind.KILL_WORKER) for _ in range(3)]
+    if rng.random() < 0.6:
+        kills.append((rng.uniform(0.5, plan.busy_s), FaultKind.KILL_SERVER))
+    bounds = {}
+    if rng.random() < 0.3:
+        bounds = {"resources": 6, "account_resources": 4, "execution_resources": 1}
+    return dataclasses.replace(
+        plan, moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
+        faults=plan.faults | {FaultKind.RESOURCES, *(fault for _, fault in kills)},
+        server=dataclasses.replace(plan.server, destroy_s=1.0, **bounds),
+    )  # fmt: skip
+
+
 def have_keys(seed: int) -> bool:
     """Whether calls of this seed name keys."""
     return seed % 7 in (2, 5)
@@ -1055,11 +1076,11 @@ def brings(what: str, seed: int) -> bool:
 
 def plan_of(
     seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-    graces: bool = False, saves: bool = False,
+    graces: bool = False, saves: bool = False, resources: bool = False,
 ) -> SimulationPlan:  # fmt: skip
     """The plan of a run of this seed, without running it; ``hosts``: the one with hosts;
     ``permits``: the one whose executions claim permits; ``graces``: the one whose calls have a
-    grace; ``saves``: the one with saves."""
+    grace; ``saves``: the one with saves; ``resources``: the one whose rollouts hold resources."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
     for name, (have, change) in DRAWN_APART.items():
@@ -1069,6 +1090,7 @@ def plan_of(
         plan = _with_graces(plan, Random(f"{number}/graces"))
     plan = _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
     plan = _with_saves(plan, Random(f"{number}/saves")) if saves else plan
+    plan = _with_resources(plan, Random(f"{number}/resources")) if resources else plan
     return _with_permits(plan, Random(f"{number}/permits")) if permits else plan
 
 

@@ -47,7 +47,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
 
     def __init__(
         self, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-        graces: bool = False, saves: bool = False, mutant: str = "",
+        graces: bool = False, saves: bool = False, resources: bool = False, mutant: str = "",
     ) -> None:  # fmt: skip
         super().__init__(find(mutant) if mutant else None)
         needs = frozenset() if self.mutant is None else self.mutant.needs
@@ -61,13 +61,15 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         """Whether executions claim permits."""
         self.saves = saves or FaultKind.SAVES in needs
         """Whether environment code saves states."""
+        self.resources = resources or FaultKind.RESOURCES in needs
+        """Whether rollouts hold resources."""
 
     def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
         return plan_of(
             seed, harsh=harsh, hosts=self.hosts, permits=self.permits, graces=self.graces,
-            saves=self.saves,
+            saves=self.saves, resources=self.resources,
         )  # fmt: skip
 
     def run(
@@ -104,6 +106,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         more += "" if plan.permits is None else ", with permits"
         more += ", with graces" if plan.has(FaultKind.GRACE) else ""
         more += ", with saves" if plan.has(FaultKind.SAVES) else ""
+        more += ", with resources" if plan.has(FaultKind.RESOURCES) else ""
         return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{more}), {of}"
 
     def again(self, seed: int, plan: SimulationPlan) -> str:
@@ -114,6 +117,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         words += ["--permits"] * (self.permits and self.mutant is None)
         words += ["--graces"] * (self.graces and self.mutant is None)
         words += ["--saves"] * (self.saves and self.mutant is None)
+        words += ["--resources"] * (self.resources and self.mutant is None)
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 

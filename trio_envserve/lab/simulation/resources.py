@@ -1,0 +1,144 @@
+"""The judge of resources: what executions have made is destroyed, once, and by nobody too early.
+
+Theory of operation
+-------------------
+The environment's own log says when something may exist, when a destroy of it begins, and how that
+ends; the judge believes nothing else but that a server which answers that a resource is gone has
+written that down.  So a destroy may come again if its worker has died before its success was
+written down, and else not.  Who sleeps destroys nothing until it wakes.
+
+At the end everything is destroyed but what the last server says to be stuck.  A server without a
+journal takes with it what it knew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import final
+
+from ...core import messages
+from ...core.scope import ResourceState
+from ...retrylab.judges import Event, Judge, Violation
+from .plan import FaultKind, SimulationPlan
+
+SEEN = frozenset(
+    {"is", "woke", "ended", "makes", "destroys", "destroyed", "commanded", "stuck"}
+)  # fmt: skip
+"""The kinds of events that this judge reads."""
+OF_RESOURCES = frozenset({"makes", "destroys", "destroyed", "stuck"})
+"""Those that no other judge reads."""
+
+
+@dataclasses.dataclass(slots=True)
+class MadeResource:
+    """A resource, as the environment's log has it."""
+
+    maker: str = ""
+    """Worker whose execution may have made it; empty if none ever has."""
+    number: int = -1
+    """Number of that execution there."""
+    exists: bool = False
+    is_left: bool = False
+    """Whether that execution has failed to destroy it."""
+    is_over: bool = False
+    """Whether a server has answered that it is gone."""
+    destroyed_by: str = ""
+    """Worker in which a destroy has succeeded last."""
+    destroying: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Workers in which destroys have begun and not ended."""
+
+
+@final
+class ResourceJudge(Judge):
+    """Judges who destroys resources, and what is left."""
+
+    def __init__(self, plan: SimulationPlan) -> None:
+        self._durable = plan.has(FaultKind.JOURNAL)
+        self._made: dict[str, MadeResource] = {}
+        self._home: dict[str, str] = {}
+        """The server of each worker."""
+        self._dead: set[str] = set()
+        self._asleep: set[str] = set()
+        self._ended: set[tuple[str, int]] = set()
+        """Executions whose code has ended."""
+        self._stuck: frozenset[str] = frozenset()
+
+    def see(self, event: Event) -> list[Violation]:
+        """Violations that an event shows."""
+        who, what = event.actor, event.what
+        match event.kind:
+            case "is":
+                self._is(who, what[0])
+            case "woke":
+                self._asleep.discard(who)
+                return [
+                    violation for name, made in self._made.items() if made.destroying[who]
+                    for violation in self._twice(event, name, made)
+                ]  # fmt: skip
+            case "ended":
+                self._ended.add((who, what[0]))
+            case "makes":
+                number, name = what
+                if name in self._made:
+                    return [Violation("G13", event.at_s, f"the name {name} is given twice")]
+                self._made[name] = MadeResource(who, number, exists=True)
+            case "destroys":
+                return self._destroys(event, what[0])
+            case "destroyed":
+                self._destroyed(who, *what)
+            case "commanded" if isinstance(what[1], messages.ResourceAnswer):
+                answered = self._made.get(what[1].name)
+                if answered is not None and what[1].state == ResourceState.GONE:
+                    answered.is_over |= not answered.exists
+            case "stuck":
+                self._stuck = what[0]
+        return []
+
+    def _is(self, who: str, facts: dict[str, object]) -> None:
+        if "server" in facts:
+            self._home[who] = str(facts["server"])
+        if facts.get("died_s") is not None:
+            self._dead.add(who)
+        if "asleep" in facts:
+            (self._asleep.add if facts["asleep"] else self._asleep.discard)(who)
+
+    def _runs(self, worker: str) -> bool:
+        return bool(worker) and worker not in self._dead and worker not in self._asleep
+
+    def _twice(self, event: Event, name: str, made: MadeResource) -> list[Violation]:
+        busy = sorted(filter(self._runs, made.destroying.elements()))
+        if len(busy) < 2:
+            return []
+        text = f"resource {name} is destroyed by {' and '.join(busy)} at the same time"
+        return [Violation("G13", event.at_s, text)]
+
+    def _destroys(self, event: Event, name: str) -> list[Violation]:
+        who, at_s, found = event.actor, event.at_s, []
+        made = self._made.setdefault(name, MadeResource())
+        made.destroying[who] += 1
+        if made.is_over or self._runs(made.destroyed_by):
+            text = f"resource {name} is destroyed again by {who}, and was known to be gone"
+            found.append(Violation("G13", at_s, text))
+        lives = self._runs(made.maker) and (made.maker, made.number) not in self._ended
+        if made.maker != who and lives and not made.is_left:
+            text = f"resource {name} is destroyed by {who}, and its execution lives"
+            found.append(Violation("G13", at_s, text))
+        return found + self._twice(event, name, made)
+
+    def _destroyed(self, who: str, name: str, works: bool) -> None:
+        made = self._made[name]
+        made.destroying[who] -= 1
+        if works:
+            made.exists, made.destroyed_by = False, who
+        elif who == made.maker:
+            made.is_left = True
+
+    def rest(self, at_s: float) -> list[Violation]:
+        """Violations by what is left at the end of the run."""
+        return [
+            Violation("G13", at_s, f"resource {name} is left")
+            for name, made in self._made.items()
+            if made.exists and name not in self._stuck
+            and (self._durable or self._home[made.maker] not in self._dead)
+        ]  # fmt: skip
