@@ -30,7 +30,7 @@ from .clock import AwakeClock
 from .closing import Closing, ClosingStage, Held
 from .durations import Durations
 from .errors import ProtocolError
-from .executions import Announcements, Dispatches, Execution
+from .executions import Announcements, Dispatches, Execution, Worker
 from .heartbeat import Heartbeat
 from .host_pool import Hosts
 from .journal import Journal
@@ -132,9 +132,7 @@ class Router:
         self.announced = Announcements(self.accounts)
         self.out: list[RouterEffect] = []
         """Effects of this input, in order; each of its parts appends to them."""
-        self.resources = Resources(
-            epoch, limits, self.journal, lambda *told: self.dispatches.tell(*told), self.warn
-        )
+        self.resources = Resources(epoch, limits, self.journal, self._tell_worker, self.warn)
         self.dispatches = Dispatches(
             self.announced, self.journal, self.out, self.clock, self.resources
         )
@@ -858,6 +856,9 @@ class Router:
     def send(self, route: Route, message: messages.Message) -> None:
         """A message without a body goes to a client."""
         self.out.append(ToClient(route, message))
+
+    def _tell_worker(self, worker: Worker, message: messages.Message) -> None:
+        self.dispatches.tell(worker, message)
 
     def count_malformed(self, text: str) -> None:
         """A message that is ignored, and said in the log."""
