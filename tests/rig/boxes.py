@@ -1,0 +1,218 @@
+"""Kill -9 of server and workers while rollouts have boxes: each that was made is removed, once.
+
+``python -m tests.rig.boxes --kills 100 --rollouts 1000`` prints the figures, and exits with 0 only
+if there is no problem.
+
+The provider is a folder with one folder for each box, and a log to which it adds a synced line when
+a box is made, and when removing it begins and has ended.  It alone is judged: never what the server
+says of itself.  A worker may be killed between the end of a removal and its report, so a box may be
+removed again, by another process, if the first one was killed; never at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+import trio
+
+from trio_envserve import CallError, ClientLimits, Rollout, ServerNotReady, open_client
+from trio_envserve.lab.killer import Act, Killer, Victim, kept
+from trio_envserve.lab.logs import EventLog
+from trio_envserve.lab.processes import Process, serve_process, until
+from trio_envserve.testing.proxy import FaultProxy
+
+PROVIDER = "boxes.log"
+LIMITS = {
+    "restart_pause_max_s": 1.0, "restart_healthy_s": 2.0, "broken_after": 1000,
+    "max_executions": 1000,
+}  # fmt: skip
+CALM_S = 60.0
+"""Time after the last rollout in which all boxes must be gone, in seconds."""
+PAUSE_S = 0.6
+"""Between two kills, on average, in seconds."""
+
+
+# -- the provider, in worker processes ----------------------------------------------------
+
+
+def _note(what: str, name: str) -> None:
+    """Add a line to the provider's log, and wait until it is safe."""
+    line = json.dumps([what, name, os.getpid(), time.monotonic()]) + "\n"
+    fd = os.open(Path(os.environ["BOXES"], PROVIDER), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, line.encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+async def create(name: str) -> str:
+    """Make a box, which takes a moment."""
+    _note("makes", name)
+    os.mkdir(os.path.join(os.environ["BOXES"], "boxes", name))
+    await trio.sleep(random.uniform(0.0, 0.05))
+    return name
+
+
+async def destroy(name: str, handle: str | None) -> None:
+    """Remove a box, which takes a moment."""
+    _note("removes", name)
+    await trio.sleep(random.uniform(0.0, 0.1))
+    with suppress(FileNotFoundError):
+        os.rmdir(os.path.join(os.environ["BOXES"], "boxes", name))
+    _note("removed", name)
+
+
+async def rollout(rollout: Rollout) -> dict[str, float]:
+    """Has a box for a while."""
+    async with rollout.resource("box", create, destroy):
+        await trio.sleep(random.uniform(0.0, 0.5))
+    return {"reward": 1.0}
+
+
+rollout.rerun = True  # type: ignore[attr-defined]  # as environments say it
+
+
+# -- the run --------------------------------------------------------------------------------
+
+
+@final
+class Field:
+    """The processes on which kills fall."""
+
+    proxy: FaultProxy | None = None
+
+    def __init__(self, folder: Path, server: Process) -> None:
+        self.log = EventLog(folder / "events.jsonl")
+        self.server = server
+        self.workers: list[int] = []
+        """As the server has said last."""
+
+    def victims(self, of: str, how: str) -> list[Victim]:
+        """The processes of a kind that are there."""
+        if of == "server":
+            return [Victim("server", self.server.pid, self.server)] if self.server.living else []
+        return [Victim(f"worker {pid}", pid, None) for pid in self.workers if _lives(pid)]
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def run(folder: Path, rollouts: int, kills: int, seed: int) -> dict[str, Any]:
+    """The figures of a run; its ``problems`` are to be empty."""
+    (folder / "boxes").mkdir()
+    os.environ["BOXES"] = str(folder)
+    server = serve_process(
+        "tests.rig.boxes:rollout", folder, "--journal", str(folder / "journal"), workers=3,
+        limits=LIMITS,
+    )  # fmt: skip
+    field, done, rng = Field(folder, server), 0, random.Random(seed)
+    killer, slots = Killer(field), trio.CapacityLimiter(24)
+    limits = ClientLimits(recovery_s=600.0, start_s=120.0)
+    async with (
+        kept(server, "server", field.log),
+        open_client(server.said["address"], limits=limits) as client,
+    ):
+
+        async def look() -> None:
+            while True:
+                with trio.move_on_after(5):
+                    try:
+                        stats = await client.stats(timeout_s=3)
+                    except (CallError, ServerNotReady):
+                        stats = None
+                    if stats is not None:
+                        field.workers = [w.pid for w in stats.per_worker if w.pid is not None]
+                await trio.sleep(0.2)
+
+        async def call(number: int) -> None:
+            nonlocal done
+            async with slots:
+                for attempt in range(1000):
+                    try:
+                        key = f"{number}-{attempt}"
+                        await client.run_rollout({}, key=key, rerun=True, max_executions=1000)
+                    except CallError:
+                        continue
+                    break
+                done += 1
+
+        async with trio.open_nursery() as looking:
+            looking.start_soon(look)
+            async with trio.open_nursery() as nursery:
+                for number in range(rollouts):
+                    nursery.start_soon(call, number)
+                for number in range(kills):
+                    await until(lambda n=number: done >= n * rollouts // (kills + 1))  # type: ignore[misc]
+                    await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
+                    of = rng.choice(("server", "worker", "worker", "worker"))
+                    await killer.carry_out(Act(0.0, of, "kill", rng.random()))
+            ended_s = time.monotonic()
+            with trio.move_on_after(CALM_S):
+                while os.listdir(folder / "boxes"):  # noqa: ASYNC110  # other processes
+                    await trio.sleep(0.1)
+            looking.cancel_scope.cancel()
+    return {
+        "rollouts": done, "kills": killer.done, "calm_s": round(time.monotonic() - ended_s, 1),
+        **judged(folder),
+    }  # fmt: skip
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    """The boxes of a run, and what is wrong with them, by the provider's own log."""
+    events = [json.loads(line) for line in (folder / PROVIDER).read_text().splitlines()]
+    problems = [f"box {name} is left" for name in os.listdir(folder / "boxes")]
+    problems += _removed_wrongly(events)
+    made = {name for what, name, *_ in events if what == "makes"}
+    removed = {name for what, name, *_ in events if what == "removed"}
+    again = sum(what == "removes" for what, *_ in events) - len(removed)
+    problems += [f"box {name} was never removed" for name in sorted(made - removed)]
+    return {"made": len(made), "removed": len(removed & made), "again": again, "problems": problems}
+
+
+def _removed_wrongly(events: list[list[Any]]) -> Iterator[str]:
+    """Removals beside others, by processes that went on: each wrote a line later than that."""
+    last_line = {pid: at for at, (_, _, pid, _) in enumerate(events)}
+    begun: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for at, (what, name, pid, _) in enumerate(events):
+        if what == "makes" and name in begun:
+            yield f"box {name} was made after it was removed"
+        elif what == "removes":
+            for before, how in ((begun.get(name), "while"), (ended.get(name), "after")):
+                if before is not None and before != pid and last_line[before] > at:
+                    yield f"box {name} was removed by {pid} {how} {before} had, which went on"
+                elif before == pid and how == "after":
+                    yield f"box {name} was removed twice by {pid}"
+            begun[name] = pid
+        elif what == "removed":
+            begun.pop(name, None)
+            ended[name] = pid
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser("tests.rig.boxes")
+    parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(words)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = trio.run(run, Path(folder), given.rollouts, given.kills, given.seed)
+    print(json.dumps(figures))
+    return 1 if figures["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
