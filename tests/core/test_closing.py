@@ -146,6 +146,7 @@ def test_a_server_that_closes_says_how_far_it_is_and_what_it_waits_for():
     assert (status["status"], status["reason"]) == ("stopping", "the server is stopping (draining)")
     assert status["closing"] == {
         "stage": "draining", "running": 1, "outcomes": 0, "workers": 1, "left_s": 3.0,
+        "resources": 0,
     }  # fmt: skip
     pair.stranger(7)
     welcome = pair.heard()

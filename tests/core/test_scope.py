@@ -349,6 +349,18 @@ def test_journal_has_what_its_next_server_needs():
     assert other.intend(execution).name.endswith("-2")
 
 
+def test_journal_has_what_nobody_holds():
+    machine = Machine(journal=True)
+    name = machine.intend(machine.runs()).name
+    for _ in range(2):
+        machine.states(name, CREATED, handle=b"h")
+    machine.states(name, LEFT)
+    other = Machine(journal=True)
+    other.resources.restore(remains_of(machine.journal.take()).resources.values(), 0.0)
+    assert [each["state"] for each in other.resources.records(0.0)] == ["waiting"]
+    assert [each.handle for each in other.gives()] == [b"h"]
+
+
 def test_execution_that_ended_by_report_gives_on_what_the_journal_has_of_it():
     machine = Machine(journal=True)
     name = machine.intend(machine.runs()).name
@@ -384,9 +396,24 @@ def test_worker_ignores_answers_that_are_no_news():
     known.state(3, CREATED, b"h", "", 0)
     assert known.answered(ResourceAnswer("n", GONE, "")) is None
     result = ResourceStated("n", GONE, b"", "", 2)
+    known.cleaned(result, 1)
+    assert known.again(Statement(1, 0, [], []), 1)[-1] != result, "it is under way"
     known.cleaned(result, 0)
     known.answered(ResourceAnswer("n", GONE, "", None, 1))
     assert known.again(Statement(1, 0, [], []), 1)[-1] == result
+
+
+def test_worker_forgets_what_a_later_router_has_answered_in_any_order():
+    known = OpenResources()
+    known.intend(ResourceIntended(0, 3, "k", "d"), 0)
+    known.answered(ResourceAnswer("n", INTENDED, "", 3))
+    said = known.state(3, GONE, b"", "", 0)
+    intent, again = known.again(Statement(0, 0, [], []), 1)
+    assert (intent, again) == (ResourceIntended(0, 3, "k", "d", "n"), said)
+    known.answered(ResourceAnswer("n", GONE, ""))
+    assert known.waits(0)
+    assert known.answered(ResourceAnswer("n", INTENDED, "", 3)) is None
+    assert not known.open
 
 
 # -- against a model ----------------------------------------------------------------------

@@ -21,7 +21,7 @@ from .limits import ServerLimits
 from .model_totals import TOOK
 from .pool import Elastic, Pool
 from .scheduler import Scheduler
-from .scope import Resources
+from .scope import ResourceCounts, Resources
 from .sessions import Sessions
 from .status import known
 from .terms import Epoch
@@ -95,7 +95,7 @@ def _closing(router: CountedRouter) -> dict[str, Any]:
     return {
         "stage": router.closing.stage.value, "running": running, "outcomes": kept,
         "workers": workers, "left_s": round(left_s, 1),
-        **({"resources": resources} if resources else {}),
+        "resources": resources,
     }  # fmt: skip
 
 
@@ -159,6 +159,7 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         "fenced": workforce.fenced,
         "strays": workforce.strays,
         "bad_statistics": workforce.history.bad_statistics,
+        **_resources(router.resources.counts()),
         "bounds": bounds(router),
         "waits": router.waits.to_record(),
         "runs": workforce.runs.to_record(),
@@ -176,16 +177,16 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         ],
         **_hosts(router),
         "permits": router.dispatches.permits.records(),
-        **_resources(router.resources, router.clock.awake_s),
+        "resources_held": router.resources.records(router.clock.awake_s),
     }  # fmt: skip
 
 
-def _resources(resources: Resources, now_s: float) -> dict[str, Any]:
-    """Numbers of resources, and the records of some."""
-    held, cleaning, stuck, destroyed = resources.counts()
+def _resources(counts: ResourceCounts) -> dict[str, Any]:
+    """Numbers of resources."""
+    held, cleaning, stuck, destroyed = counts
     return {
         "resources": held, "resources_cleaning": cleaning, "resources_stuck": stuck,
-        "resources_destroyed": destroyed, "resources_held": resources.records(now_s),
+        "resources_destroyed": destroyed,
     }  # fmt: skip
 
 

@@ -414,6 +414,8 @@ class WorkerCore:
         self._notes = UnsentNotes()
         self._claims = OpenClaims()
         self._resources = OpenResources()
+        self._has_more = False
+        """Whether an execution has ever saved, claimed a permit or wanted a resource."""
         self._outcomes: dict[int, OutcomeMade] = {}
         """Outcomes that wait for answers about resources of their executions."""
 
@@ -495,6 +497,7 @@ class WorkerCore:
             return [SaveEnded(number, ENDED)]
         if len(payload) > self.save_bytes:
             return [SaveEnded(number, too_large(len(payload), self.save_bytes))]
+        self._has_more = True
         last = self._saves.setdefault(number, _LastSave(0, None, 0))
         assert last.message is None, "the save before has not ended"
         last.number += 1
@@ -514,18 +517,11 @@ class WorkerCore:
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
-        if self._resources.open:
-            if self._resources.waits(number):
-                self._outcomes[number] = given
-                return []
-            self._resources.end_of(number)
+        if self._has_more and not self._end_more(given):
+            return []
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
-        if self._saves:
-            self._saves.pop(number, None)
         self._notes.drop(number)
-        if self._claims.made is not None:
-            self._claims.end_of(number)
         self._cancelled.discard(number)
         outcome = messages.WorkerOutcome(
             request.session, request.sequence, number, status, duration_s
@@ -544,6 +540,18 @@ class WorkerCore:
             return [kept.announcement]
         return [kept.announcement, Park(number, payload)]
 
+    def _end_more(self, made: OutcomeMade) -> bool:
+        """End the save, the claims and the resources of an execution whose code has ended; False if
+        its outcome is to wait."""
+        number = made.number
+        if self._resources.waits(number):
+            self._outcomes[number] = made
+            return False
+        self._resources.end_of(number)
+        self._saves.pop(number, None)
+        self._claims.end_of(number)
+        return True
+
     def _outcome_parked(self, given: OutcomeParked) -> list[WorkerEffect]:
         number, payload = given
         kept = self._kept.get(number)
@@ -556,6 +564,7 @@ class WorkerCore:
         """Pass a claim on, if its execution runs."""
         if given.number not in self.running:
             return []
+        self._has_more = True
         claim = Claim(*given)
         self._claims.make(claim, self._beat)
         return [self._send(claim)]
@@ -570,6 +579,7 @@ class WorkerCore:
         number, resource, *_ = given
         if number not in self.running or number in self._cancelled:
             return [Stated(resource, "", ENDED)]
+        self._has_more = True
         intent = ResourceIntended(*given)
         self._resources.intend(intent, self._beat)
         return [self._send(intent)]
