@@ -46,9 +46,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "redaction", "core.durations", "foreign", "near", "options", "regular_files",
         "tracing",
     },
+    # Where rollouts run what they do not trust.
+    "sandboxes": WORDS | {"near"},
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
-        "foreign", "near", "options", "tracing",
+        "foreign", "near", "options", "sandboxes", "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",

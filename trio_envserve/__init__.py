@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         DeadlineExceeded,
         DidNotRun,
         EnvironmentBroken,
+        EnvironmentUnavailable,
         EnvServeError,
         ErrorInfo,
         ExecutionCancelled,
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     from .core.values import DecodingError, EncodingError
     from .core.worker_range import WorkerRange
     from .envs.apart import ApartDied, ApartError, ApartOutOfMemory, ApartTimeout, apart
-    from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
+    from .envs.interface import Environment, Rollout, RolloutCancelled
     from .envs.late import Late
     from .envs.made import (
         BlockingProcess,

@@ -16,11 +16,10 @@ import pytest
 import trio
 
 from tests.envs.scripted import Scripted, calls, one, running
-from trio_envserve.core.errors import ConfigError
+from trio_envserve.core.errors import ConfigError, EnvironmentUnavailable
 from trio_envserve.core.values import encode
 from trio_envserve.envs import classes, load
 from trio_envserve.envs.conversation import tagged, without
-from trio_envserve.envs.interface import EnvironmentUnavailable
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.rewards import ScorerFailed
 from trio_envserve.evals.records import scores_of

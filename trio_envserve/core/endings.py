@@ -112,6 +112,8 @@ def _rows() -> tuple[Ending, ...]:
         row("resource", failed, infrastructure, True, True,
             "a resource was refused, by a bound or for the journal's failure, or has a handle that "
             "cannot be kept", True),
+        row("sandbox-died", failed, infrastructure, True, True,
+            "the sandbox of the rollout is gone: it was killed, or its daemon has ended", True),
         # it ran and failed otherwise
         row("deadline", failed, caller, True, True, "it was stopped at the caller's limit"),
         row("execution-limit", failed, environment, True, True,

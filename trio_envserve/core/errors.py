@@ -77,6 +77,31 @@ class ServerNotClosed(EnvServeError):
     its cancellation, or a process that cannot be killed.  The message says what, and where."""
 
 
+class EnvironmentUnavailable(EnvServeError):
+    """Raised by an environment whose rollout cannot go on because something that it needs is
+    down: a sandbox service, a database, a browser.  It says "not me, the infrastructure".
+
+    The rollout has failed (``environment-unavailable``), is left out of the gradient, and
+    counts for ``pause_after_errors``.
+
+    Args:
+        why: Name of the service that is down, for people.
+        retry_after_s: How long it will be down, in seconds, as far as is known; part of the
+            message.
+    """
+
+    code = "environment-unavailable"
+
+    def __init__(self, why: str, retry_after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        why = super().__str__()
+        again_s = self.retry_after_s
+        return why if again_s is None else f"{why} (try again after {again_s:g} s)"
+
+
 class CallError(EnvServeError):
     """Base of the errors that end a call.  ``verdict`` says what is known."""
 

@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, EnvironmentUnavailable
 from ..core.limits import MIB
 from ..models.chat import ChatProblem
 from ..models.endpoints import key_of
@@ -45,7 +45,7 @@ from ..models.http import read_body, said
 from ..models.patience import retry_after_s
 from ..redaction import hide
 from .conversation import encodable
-from .interface import EnvironmentUnavailable, Rollout
+from .interface import Rollout
 
 if TYPE_CHECKING:
     import httpx2

@@ -1,0 +1,1 @@
+"""Sandboxes: places in which a rollout runs what it does not trust."""

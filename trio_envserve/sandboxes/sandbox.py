@@ -1,0 +1,314 @@
+"""Sandboxes, as the code of a rollout has them: on a loop, or in a thread."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeAlias, final
+
+from ..core.errors import ConfigError
+from ..near import did_you_mean
+from .finding import find_provider
+from .interface import (
+    FILE_BYTES,
+    OUTPUT_BYTES,
+    TIMEOUT_S,
+    Command,
+    ExecResult,
+    OpenSandbox,
+    SandboxSpec,
+)
+
+KIND: Final = "sandbox"
+"""The kind of its resource."""
+
+_WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+
+
+class WorkCarrier(Protocol):
+    """Has work done on the trio loop, for the code of one rollout."""
+
+    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """The value of some work, for code on a loop."""
+        ...
+
+    def call_sync(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """The value of some work, for code in a thread."""
+        ...
+
+
+@final
+class NoCarrier:
+    """Of a rollout that no worker runs."""
+
+    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Raises ``RuntimeError``."""
+        return self.call_sync(work)
+
+    def call_sync(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Raises ``RuntimeError``."""
+        raise RuntimeError("no worker runs this rollout, so nobody has sandboxes")
+
+
+Hold: TypeAlias = Callable[..., Any]
+"""``rollout.resource``."""
+
+
+@final
+class Sandboxed:
+    """The sandbox of a class with tools, which each of its objects has as ``self.sandbox``::
+
+        class Shell:
+            sandbox = Sandboxed("bubblewrap", memory_bytes=512 << 20)
+
+    Raises :class:`ConfigError` for properties that are none.
+
+    Args:
+        provider: Name of the provider: ``bubblewrap``, ``docker``, ``podman``, or another's.
+        **spec: Properties of the sandbox, as :meth:`Rollout.sandbox` has them.
+    """
+
+    def __init__(self, provider: str, **spec: Any) -> None:
+        known = SandboxSpec.__dataclass_fields__
+        for name in spec:
+            if name not in known:
+                raise ConfigError(
+                    f"a sandbox has no {name!r:.80}{did_you_mean(name, known, 1)} "
+                    f"(it has: {', '.join(known)})"
+                )
+        self.provider = provider
+        self.spec = SandboxSpec(**spec)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` if this machine cannot make it."""
+        find_provider(self.provider).check(self.spec)
+
+
+@final
+class Sandbox:
+    """A sandbox of a rollout.  Opened by ``rollout.sandbox``; a class with tools that says
+    ``sandbox = ...`` has it as ``self.sandbox``.
+
+    A sandbox that is gone raises ``SandboxDied``, an ``EnvironmentUnavailable``, in the call under
+    way or in the next one.
+    """
+
+    def __init__(self, opened: OpenSandbox, carrier: WorkCarrier, env: Mapping[str, str]) -> None:
+        self._opened: OpenSandbox | None = opened
+        self._carrier = carrier
+        self._env = env
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        input: bytes | str = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        most_bytes: int = OUTPUT_BYTES,
+    ) -> ExecResult:
+        """Run a command in the sandbox (trio and asyncio)::
+
+            done = await sandbox.exec(["python3", "-c", code], timeout_s=10)
+
+        A command that reaches a limit is killed, with what it has started; ``done.limit`` says
+        which.  One that cannot be started has the status 126 or 127.  What it leaves running
+        goes on until the sandbox ends.
+
+        Args:
+            argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
+            timeout_s: Time that it may take, in seconds.
+            input: What it reads.
+            cwd: Folder in which it runs; None: the sandbox's own.
+            env: Variables beside those of the sandbox.
+            most_bytes: Most bytes that are kept of each output: its beginning and its end.
+        """
+        work = self._work(argv, timeout_s, input, cwd, env, most_bytes)
+        ended: ExecResult = await self._carrier.call(work)
+        return ended
+
+    def exec_sync(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        input: bytes | str = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        most_bytes: int = OUTPUT_BYTES,
+    ) -> ExecResult:
+        """Like :meth:`exec`, for code that runs in a thread.  Raises ``RolloutCancelled``, too.
+
+        Args:
+            argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
+            timeout_s: Time that it may take, in seconds.
+            input: What it reads.
+            cwd: Folder in which it runs; None: the sandbox's own.
+            env: Variables beside those of the sandbox.
+            most_bytes: Most bytes that are kept of each output: its beginning and its end.
+        """
+        work = self._work(argv, timeout_s, input, cwd, env, most_bytes)
+        ended: ExecResult = self._carrier.call_sync(work)
+        return ended
+
+    async def read(self, path: str, *, most_bytes: int = FILE_BYTES) -> bytes:
+        """The content of a file (trio and asyncio).  Raises ``OSError``, also for a larger one.
+
+        Args:
+            path: Its path in the sandbox, from the sandbox's own folder.
+            most_bytes: Most bytes that it may have.
+        """
+        ended = await self.exec(_to_read(path, most_bytes), most_bytes=most_bytes + 1)
+        return _content(path, ended, most_bytes)
+
+    def read_sync(self, path: str, *, most_bytes: int = FILE_BYTES) -> bytes:
+        """The same for code that runs in a thread.
+
+        Args:
+            path: Its path in the sandbox, from the sandbox's own folder.
+            most_bytes: Most bytes that it may have.
+        """
+        ended = self.exec_sync(_to_read(path, most_bytes), most_bytes=most_bytes + 1)
+        return _content(path, ended, most_bytes)
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Write a file, and make the folders that it needs (trio and asyncio).  Raises ``OSError``.
+
+        Args:
+            path: Its path in the sandbox, from the sandbox's own folder.
+            data: Its content; text as UTF-8.
+        """
+        _check(path, await self.exec(["sh", "-c", _WRITE, "sh", path], input=data))
+
+    def write_sync(self, path: str, data: bytes | str) -> None:
+        """The same for code that runs in a thread.
+
+        Args:
+            path: Its path in the sandbox, from the sandbox's own folder.
+            data: Its content; text as UTF-8.
+        """
+        _check(path, self.exec_sync(["sh", "-c", _WRITE, "sh", path], input=data))
+
+    def _work(
+        self, argv: Sequence[str], timeout_s: float, given: bytes | str, cwd: str | None,
+        env: Mapping[str, str] | None, most_bytes: int,
+    ) -> Callable[[], Awaitable[ExecResult]]:  # fmt: skip
+        if self._opened is None:
+            raise RuntimeError("the sandbox has ended with its block")
+        if isinstance(argv, (str, bytes)) or not argv:
+            raise TypeError(
+                'a command is a list, such as ["ls", "-l"]; a line of shell is ["sh", "-c", line], '
+                f"not {argv!r:.80}"
+            )
+        texts = [*argv, *(() if cwd is None else (cwd,)), *(env or {}), *(env or {}).values()]
+        for each in texts:
+            if not isinstance(each, str):
+                raise TypeError(f"a command consists of texts, not {type(each).__name__}")
+            if "\0" in each:
+                raise ValueError("a command has no character zero")
+        if not (isinstance(timeout_s, (int, float)) and 0 < timeout_s < math.inf):
+            raise ValueError(f"timeout_s is a number above 0, not {timeout_s!r}")
+        if type(most_bytes) is not int or most_bytes < 0:
+            raise ValueError(f"most_bytes is a whole number from 0 on, not {most_bytes!r}")
+        data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else bytes(given)
+        both = {**self._env, **(env or {})}
+        command = Command(list(argv), data, float(timeout_s), cwd, both, most_bytes)
+        return functools.partial(self._opened.run, command)
+
+    def _close(self) -> None:
+        self._opened = None
+
+
+def _to_read(path: str, most_bytes: int) -> list[str]:
+    return ["head", "-c", str(most_bytes + 1), "--", path]
+
+
+def _content(path: str, ended: ExecResult, most_bytes: int) -> bytes:
+    _check(path, ended)
+    if len(ended.stdout) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", path)
+    return ended.stdout
+
+
+def _check(path: str, ended: ExecResult) -> None:
+    if ended.status != 0:
+        text = ExecResult(ended.status, b"", ended.stderr, limit=ended.limit).text
+        kind = FileNotFoundError if "No such file or directory" in text else OSError
+        raise kind(f"{path}: {text}")
+
+
+@final
+class SandboxBlock:
+    """The block of a sandbox: ``async with`` on a loop, ``with`` in a thread."""
+
+    def __init__(self, hold: Hold, carrier: WorkCarrier, made: Sandboxed) -> None:
+        self._hold = hold
+        self._carrier = carrier
+        self._made = made
+        self._provider = find_provider(made.provider)
+        self._block: Any = None
+
+    async def __aenter__(self) -> Sandbox:
+        self._block = self._opened()
+        sandbox: Sandbox = await self._block.__aenter__()
+        return sandbox
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:  # fmt: skip
+        ended: bool | None = await self._block.__aexit__(kind, error, traceback)
+        return ended
+
+    def __enter__(self) -> Sandbox:
+        self._block = self._opened_sync()
+        sandbox: Sandbox = self._block.__enter__()
+        return sandbox
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:  # fmt: skip
+        ended: bool | None = self._block.__exit__(kind, error, traceback)
+        return ended
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Sandbox]:
+        provider, spec, carrier = self._provider, self._made.spec, self._carrier
+        provider.check(spec)
+
+        async def create(name: str) -> Any:
+            return await carrier.call(functools.partial(provider.create, name, spec))
+
+        async with self._hold(KIND, create, provider.destroy) as handle:
+            opened = await carrier.call(functools.partial(provider.open, handle))
+            sandbox = Sandbox(opened, carrier, spec.env)
+            try:
+                for path, data in spec.files.items():
+                    await sandbox.write(path, data)
+                yield sandbox
+            finally:
+                sandbox._close()
+
+    @contextmanager
+    def _opened_sync(self) -> Iterator[Sandbox]:
+        provider, spec, carrier = self._provider, self._made.spec, self._carrier
+        provider.check(spec)
+
+        def create(name: str) -> Any:
+            return carrier.call_sync(functools.partial(provider.create, name, spec))
+
+        with self._hold(KIND, create, provider.destroy) as handle:
+            opened = carrier.call_sync(functools.partial(provider.open, handle))
+            sandbox = Sandbox(opened, carrier, spec.env)
+            try:
+                for path, data in spec.files.items():
+                    sandbox.write_sync(path, data)
+                yield sandbox
+            finally:
+                sandbox._close()
