@@ -46,7 +46,7 @@ from typing import IO, Any, Final, NamedTuple, final
 import trio
 
 from ..core.errors import ConfigError
-from .interface import Command, ExecResult, SandboxDied, SandboxSpec, SandboxUnavailable
+from .interface import ExecResult, SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 from .output import CutOutput, read_piece, write
 
 INSTALL: Final = "install bubblewrap 0.8 or newer (in Debian and Ubuntu: apt install bubblewrap)"
@@ -225,12 +225,11 @@ def _argv(folder: Path, spec: SandboxSpec, *, info: int, passwd: int) -> list[st
         argv.append("--share-net")
     for name in more:
         argv += ["--ro-bind-try", name, name]
-    for name in (*base, *spec.readable):
-        argv += shown(name)
     argv += [
         "--ro-bind-data", str(passwd), "/etc/passwd", "--proc", "/proc", "--dev", "/dev",
         "--size", str(size or spec.memory_bytes), "--tmpfs", "/dev/shm",
         *written("/tmp", "tmp"), *written(HOME, "home"),
+        *(word for path in (*base, *spec.readable) for word in shown(path)),
         # They are file systems in memory, of no size.
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME,
     ]  # fmt: skip
@@ -336,8 +335,9 @@ def _identity(pid: int) -> tuple[int, int]:
 
 
 def _end(processes: Sequence[Sequence[int]]) -> None:
-    """Kill processes, in this order, and wait for the end of each.  A process with the number of
-    one of them, and another beginning, is another one."""
+    """Kill the first of these processes, and wait for the end of all: a parent ends once it has
+    reaped.  A process with the number of one of them, and another beginning, is another one."""
+    kills = True
     for pid, began in processes:
         try:
             number = os.pidfd_open(pid)
@@ -346,9 +346,10 @@ def _end(processes: Sequence[Sequence[int]]) -> None:
         try:
             if _identity(pid)[1] != began:
                 continue
-            signal.pidfd_send_signal(number, signal.SIGKILL)
             poll = select.poll()
             poll.register(number, select.POLLIN)
+            if kills or not poll.poll(END_S * 1000):
+                signal.pidfd_send_signal(number, signal.SIGKILL)
             if not poll.poll(END_S * 1000):
                 raise SandboxUnavailable(f"process {pid} of a sandbox was killed and does not end")
             with contextlib.suppress(ChildProcessError):  # another one's child
@@ -357,6 +358,7 @@ def _end(processes: Sequence[Sequence[int]]) -> None:
             continue
         finally:
             os.close(number)
+        kills = False
 
 
 # -- open ---------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class BubblewrapSandbox:
     def __init__(self, handle: Any) -> None:
         self._folder = folder_of(handle["name"])
 
-    async def run(self, command: Command) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> ExecResult:
         """See ``OpenSandbox.run``."""
         env = {**VARIABLES, **command.env}
         asked = {"argv": [*command.argv], "cwd": command.cwd or HOME, "env": env}

@@ -31,7 +31,7 @@ from typing import Any, Final, final
 import trio
 
 from ..core.errors import ConfigError
-from .interface import Command, ExecResult, SandboxDied, SandboxSpec, SandboxUnavailable
+from .interface import ExecResult, SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 from .output import CutOutput
 
 LABEL: Final = "trio-envserve.sandbox"
@@ -133,7 +133,7 @@ def _run(name: str, spec: SandboxSpec) -> list[str]:
     """The arguments that make a container and start it."""
     assert spec.image is not None
     words = [
-        "run", "--detach", "--pull", "never", "--name", container_of(name),
+        "run", "--detach", "--stop-timeout", "0", "--pull", "never", "--name", container_of(name),
         "--label", f"{LABEL}={name}", "--hostname", "sandbox",
         # The same with swap: none.
         "--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes),
@@ -159,7 +159,7 @@ class Container:
         self._killed = 0
         """Number of processes that the kernel has killed at the limit of memory."""
 
-    async def run(self, command: Command) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> ExecResult:
         """See ``OpenSandbox.run``."""
         out, err = CutOutput(command.most_bytes), _Errors(command.most_bytes)
         try:
@@ -199,7 +199,7 @@ class Container:
         (told, told_cut), (errors, errors_cut) = out.kept(), err.kept()
         return ExecResult(None if reached else status, told, errors, told_cut, errors_cut, reached)
 
-    def _words(self, command: Command) -> list[str]:
+    def _words(self, command: SandboxCommand) -> list[str]:
         words = [self._provider.program, "exec"]
         if command.input:
             words.append("--interactive")

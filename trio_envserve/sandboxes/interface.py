@@ -95,7 +95,7 @@ class SandboxSpec:
             raise ConfigError("readable of a sandbox is a list of absolute paths")
 
 
-class Command(NamedTuple):
+class SandboxCommand(NamedTuple):
     """A command, as a provider runs it."""
 
     argv: Sequence[str]
@@ -151,7 +151,7 @@ def _text(output: bytes, cut: int) -> str:
 class OpenSandbox(Protocol):
     """A sandbox that a provider has opened.  All of it runs on trio."""
 
-    async def run(self, command: Command) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> ExecResult:
         """Run a command to its end, or kill it at its limit of time.
 
         A command that cannot be started has the status 126 or 127, and the reason in ``stderr``,

@@ -17,9 +17,9 @@ from .interface import (
     FILE_BYTES,
     OUTPUT_BYTES,
     TIMEOUT_S,
-    Command,
     ExecResult,
     OpenSandbox,
+    SandboxCommand,
     SandboxSpec,
 )
 
@@ -217,7 +217,7 @@ class Sandbox:
             raise ValueError(f"most_bytes is a whole number from 0 on, not {most_bytes!r}")
         data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else bytes(given)
         both = {**self._env, **(env or {})}
-        command = Command(list(argv), data, float(timeout_s), cwd, both, most_bytes)
+        command = SandboxCommand(list(argv), data, float(timeout_s), cwd, both, most_bytes)
         return functools.partial(self._opened.run, command)
 
     def _close(self) -> None:

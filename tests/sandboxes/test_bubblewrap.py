@@ -1,0 +1,201 @@
+"""Sandboxes by bubblewrap: what they hold off, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.proc import stats
+from tests.sandboxes.provided import (
+    command,
+    created,
+    new_name,
+    provider_or_skip,
+    shell,
+    spec_for,
+    told,
+)
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.sandboxes import bubblewrap
+from trio_envserve.sandboxes.interface import SandboxDied, SandboxSpec, SandboxUnavailable
+
+pytestmark = pytest.mark.real
+NAME = "bubblewrap"
+
+
+async def test_home_of_the_machine_is_not_seen(tmp_path: Path):
+    (tmp_path / "secret").write_text("hidden")
+    async with created(NAME) as (sandbox, _, _):
+        for path in (tmp_path, Path.home(), Path("/root"), Path("/etc/shadow"), Path("/var")):
+            ended = await sandbox.run(command("ls", str(path)))
+            assert ended.status != 0, path
+        assert (
+            await told(sandbox, "ls /home /home/sandbox") == "/home:\nsandbox\n\n/home/sandbox:\n"
+        )
+
+
+async def test_writes_are_possible_in_home_and_tmp_only():
+    tried = ("/", "/usr", "/etc", "/dev", "/proc/sys", "/home", "/bin")
+    async with created(NAME) as (sandbox, _, _):
+        for folder in tried:
+            ended = await sandbox.run(shell(f"echo x > {folder}/written"))
+            assert ended.status != 0, folder
+        await told(sandbox, "echo x > ~/written; echo x > /tmp/written; echo x > /dev/shm/written")
+
+
+async def test_readable_paths_are_seen_and_not_written(tmp_path: Path):
+    os.chmod(tmp_path, 0o755)
+    for folder in tmp_path.parents[:-2]:  # root's sandboxes run as nobody
+        os.chmod(folder, os.stat(folder).st_mode | 0o011)
+    (tmp_path / "data").write_text("for all")
+    async with created(NAME, readable=[str(tmp_path)]) as (sandbox, _, _):
+        assert await told(sandbox, f"cat {tmp_path}/data") == "for all"
+        assert (await sandbox.run(shell(f"echo x > {tmp_path}/data"))).status != 0
+    assert (tmp_path / "data").read_text() == "for all"
+
+
+async def test_a_server_on_the_machine_is_not_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        async with created(NAME) as (sandbox, _, _):
+            ended = await sandbox.run(command("python3", "-c", connect))
+            assert b"refused" in ended.stderr
+        async with created(NAME, network=True) as (sandbox, _, _):
+            assert (await sandbox.run(command("python3", "-c", connect))).status == 0
+
+
+async def test_no_further_user_namespace_and_no_right_is_had():
+    async with created(NAME) as (sandbox, _, _):
+        assert (await sandbox.run(command("unshare", "--user", "true"))).status != 0
+        assert "CapBnd:\t0000000000000000" in await told(sandbox, "cat /proc/self/status")
+
+
+async def test_process_1_cannot_be_killed_from_within():
+    async with created(NAME) as (sandbox, _, _):
+        await sandbox.run(shell("kill -9 1; kill -STOP 1; kill -9 -1"))
+        assert await told(sandbox, "echo alive") == "alive\n"
+
+
+async def test_memory_of_many_processes_counts_together():
+    each = "python3 -c 'x = b\"x\" * (40 << 20); import time; time.sleep(60)'"
+    async with created(NAME, memory_bytes=100 << 20) as (sandbox, _, _):
+        ended = await sandbox.run(shell(f"{each} & {each} & {each} & {each} & wait"))
+        assert (ended.status, ended.limit) == (None, "memory")
+        assert await told(sandbox, "echo alive") == "alive\n"
+
+
+async def test_memory_that_is_shared_counts():
+    code = "import mmap; m = mmap.mmap(-1, 1 << 28); [m.write(bytes(1 << 20)) for _ in range(256)]"
+    async with created(NAME, memory_bytes=64 << 20) as (sandbox, _, _):
+        ended = await sandbox.run(command("python3", "-c", f"{code}; import time; time.sleep(60)"))
+        assert ended.limit == "memory"
+
+
+async def test_files_have_no_more_room_than_the_limit():
+    async with created(NAME, disk_bytes=1 << 20) as (sandbox, _, _):
+        for folder in ("/tmp", "/home/sandbox", "/dev/shm"):
+            ended = await sandbox.run(shell(f"for i in 1 2 3; do yes > {folder}/$i; done"))
+            assert b"No space left" in ended.stderr or b"too large" in ended.stderr, folder
+
+
+async def test_processor_time_has_its_limit():
+    async with created(NAME, cpu_s=1) as (sandbox, _, _):
+        ended = await sandbox.run(shell("while :; do :; done"))
+        assert ended.status in (-signal.SIGXCPU, -signal.SIGKILL)
+
+
+async def test_files_on_the_disk_go_whatever_their_rights():
+    async with created(NAME, disk_bytes=None) as (sandbox, name, _):
+        # What a removal must survive: a folder without rights, a link to the machine's files.
+        await told(sandbox, "mkdir a a/b; echo x > a/b/c; chmod 0 a/b a; ln -s /usr u")
+        assert bubblewrap.folder_of(name).exists()
+    assert not bubblewrap.folder_of(name).exists()
+    assert os.stat("/usr").st_nlink > 0
+
+
+async def test_a_killed_first_process_is_told_as_a_death():
+    async with created(NAME) as (sandbox, _, handle):
+        os.kill(handle["processes"][0][0], signal.SIGKILL)
+        with pytest.raises(SandboxDied, match="first process is gone"):
+            while True:  # the kernel kills in its own time
+                await sandbox.run(command("true"))
+
+
+async def test_a_first_process_that_answers_anything_is_told_as_a_death():
+    for reply in (b"", b"{", b"[" * 4095 + b"\n", b"{}\n", b'{"status": "0", "limit": ""}\n'):
+        with pytest.raises(SandboxDied):
+            bubblewrap._told(reply)
+
+
+async def test_destroyed_processes_are_gone_and_others_live():
+    provider = provider_or_skip(NAME)
+    async with created(NAME) as (sandbox, name, handle):
+        await sandbox.run(shell("sleep 9876 >/dev/null 2>&1 & setsid sleep 9876 &"))
+        own = {pid for pid, _ in handle["processes"]}
+        assert own <= {pid for pid, _ in stats()}
+        other = {**handle, "processes": [(os.getpid(), 1)]}  # a number that came to another one
+        provider.destroy(new_name(), other)
+        provider.destroy(new_name(), {**handle, "boot": "another machine"})
+        assert own <= {pid for pid, _ in stats()}
+        provider.destroy(name, handle)
+        assert not own & {pid for pid, _ in stats()}
+        assert not [pid for pid, _ in stats() if _has(Path(f"/proc/{pid}/cmdline"), b"9876")]
+
+
+def _has(path: Path, text: bytes) -> bool:
+    try:
+        return text in path.read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+async def test_nothing_is_mounted_outside():
+    def mounted() -> str:
+        return Path("/proc/self/mountinfo").read_text()
+
+    before = mounted()
+    async with created(NAME):
+        assert mounted() == before
+
+
+async def test_a_sandbox_that_does_not_start_says_why():
+    provider, name = provider_or_skip(NAME), new_name()
+    try:
+        with pytest.raises(SandboxUnavailable, match="/nosuch"):
+            await provider.create(name, spec_for(NAME, readable=["/nosuch"]))
+    finally:
+        provider.destroy(name, None)
+
+
+async def test_a_folder_of_another_user_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    provider = provider_or_skip(NAME)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"trio-envserve-sandboxes-{os.geteuid()}").symlink_to("/usr")
+    with pytest.raises(SandboxUnavailable, match="own"):
+        await provider.create(new_name(), spec_for(NAME))
+
+
+def test_an_image_is_refused():
+    with pytest.raises(ConfigError, match="has no images"):
+        bubblewrap.check(SandboxSpec(image="python"))
+
+
+async def test_many_commands_run_at_once():
+    ends = []
+    async with created(NAME, processes=200) as (sandbox, _, _):
+
+        async def run() -> None:
+            ends.append(await sandbox.run(shell("sleep 0.2; echo x")))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(run)
+    assert [each.stdout for each in ends] == [b"x\n"] * 40
