@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -120,8 +121,8 @@ async def test_files_on_the_disk_go_whatever_their_rights():
 
 
 async def test_a_killed_first_process_is_told_as_a_death():
-    async with created(NAME) as (sandbox, _, handle):
-        os.kill(handle["processes"][0][0], signal.SIGKILL)
+    async with created(NAME) as (sandbox, name, _):
+        os.kill(bubblewrap.processes_of(name)[0][0], signal.SIGKILL)
         with pytest.raises(SandboxDied, match="first process is gone"):
             while True:  # the kernel kills in its own time
                 await sandbox.run(command("true"))
@@ -133,19 +134,32 @@ async def test_a_first_process_that_answers_anything_is_told_as_a_death():
             bubblewrap._told(reply)
 
 
-async def test_destroyed_processes_are_gone_and_others_live():
+@pytest.mark.parametrize("has_handle", [True, False])
+async def test_destroyed_processes_are_gone(has_handle: bool):
     provider = provider_or_skip(NAME)
     async with created(NAME) as (sandbox, name, handle):
         await sandbox.run(shell("sleep 9876 >/dev/null 2>&1 & setsid sleep 9876 &"))
-        own = {pid for pid, _ in handle["processes"]}
+        own = {pid for pid, _ in bubblewrap.processes_of(name)}
         assert own <= {pid for pid, _ in stats()}
-        other = {**handle, "processes": [(os.getpid(), 1)]}  # a number that came to another one
-        provider.destroy(new_name(), other)
-        provider.destroy(new_name(), {**handle, "boot": "another machine"})
-        assert own <= {pid for pid, _ in stats()}
-        provider.destroy(name, handle)
+        provider.destroy(name, handle if has_handle else None)
         assert not own & {pid for pid, _ in stats()}
         assert not [pid for pid, _ in stats() if _has(Path(f"/proc/{pid}/cmdline"), b"9876")]
+
+
+@pytest.mark.parametrize(
+    ("process", "boot"),
+    [((os.getpid(), 1), "now"), ((os.getpid(), 0), "now"), ((os.getpid(), None), "another life")],
+)
+async def test_a_process_that_only_has_the_number_is_not_killed(
+    process: tuple[int, int | None], boot: str
+):
+    pid, began = process
+    folder = bubblewrap._make_folder(name := new_name(), on_disk=False)
+    identity = (pid, bubblewrap._identity(pid)[1] if began is None else began)
+    noted = {"boot": bubblewrap._boot() if boot == "now" else boot, "processes": [identity]}
+    (folder / "processes").write_text(json.dumps(noted))
+    bubblewrap.destroy(name, None)
+    assert not folder.exists()
 
 
 def _has(path: Path, text: bytes) -> bool:

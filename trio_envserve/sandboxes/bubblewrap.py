@@ -11,9 +11,11 @@ loop.  Nothing is mounted outside of the namespaces.
 On the machine a sandbox has a folder, below the folder for temporary files and named after it::
 
     control     the socket on which process 1 takes commands
+    processes   process 1 and its parent, and the life of the machine in which they are these
     home, tmp   its files, if ``disk_bytes`` is None
 
-So ``destroy`` kills process 1 if it is alive, and removes the folder.
+So ``destroy`` needs no more than the name: it kills process 1 if that is alive, and removes the
+folder.
 
 A server that runs as root starts sandboxes as *nobody*: the kernel would grant root more processes
 than the limit, for one thing.  What is not limited: see the page on sandboxes.
@@ -41,7 +43,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple, final
+from typing import IO, Any, Final, NamedTuple, TypeAlias, final
 
 import trio
 
@@ -70,6 +72,10 @@ START_S: Final = 30.0
 END_S: Final = 10.0
 """Time that killed processes may take to end, in seconds."""
 
+PROCESSES: Final = "processes"
+
+_Process: TypeAlias = tuple[int, int]
+"""A process id, and when that process began, in ticks; 0 if it has ended."""
 _LENGTH = struct.Struct("!I")
 _REPLY_BYTES = 4096
 _BACKLOG = 1024
@@ -96,7 +102,7 @@ def check(spec: SandboxSpec) -> None:
 # -- create -------------------------------------------------------------------------------
 
 
-async def create(name: str, spec: SandboxSpec) -> dict[str, Any]:
+async def create(name: str, spec: SandboxSpec) -> str:
     """See ``Provider.create``.  The thread that calls it must live as long as the sandbox."""
     with ExitStack() as stack:
         try:
@@ -109,8 +115,8 @@ async def create(name: str, spec: SandboxSpec) -> dict[str, Any]:
             with trio.move_on_after(START_S):
                 init = await started.init()
                 if await read_piece(started.ready) == b"ready\n":
-                    processes = [_identity(init), _identity(started.pid)]
-                    return {"name": name, "boot": _boot(), "processes": processes}
+                    _note(folder, [_identity(init), _identity(started.pid)])
+                    return name
             raise SandboxUnavailable(f"a sandbox did not start: {started.errors()}")
         except BaseException:
             ends = [_identity(pid) for pid in (init, started.pid) if pid]
@@ -301,13 +307,26 @@ def _listener(folder: Path) -> socket.socket:
     return listener
 
 
+def _note(folder: Path, processes: Sequence[_Process]) -> None:
+    text = json.dumps({"boot": _boot(), "processes": processes})
+    (folder / PROCESSES).write_text(text)
+
+
+def processes_of(name: str) -> list[_Process]:
+    """Process 1 of a sandbox and its parent, if they are of this life of this machine."""
+    try:
+        noted = json.loads((folder_of(name) / PROCESSES).read_text())
+    except (FileNotFoundError, ValueError):  # what wrote it died, and its sandbox with it
+        return []
+    return [(pid, began) for pid, began in noted["processes"] if noted["boot"] == _boot()]
+
+
 # -- destroy ------------------------------------------------------------------------------
 
 
 def destroy(name: str, handle: Any) -> None:
     """See ``Provider.destroy``."""
-    if handle is not None and handle["boot"] == _boot():
-        _end(handle["processes"])
+    _end(processes_of(name))
     folder = folder_of(name)
     if not folder.exists():
         return
@@ -325,8 +344,7 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _identity(pid: int) -> tuple[int, int]:
-    """A process id, and when that process began, in ticks: 0 if it has ended."""
+def _identity(pid: int) -> _Process:
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -334,7 +352,7 @@ def _identity(pid: int) -> tuple[int, int]:
     return pid, int(text.rpartition(b")")[2].split()[19])
 
 
-def _end(processes: Sequence[Sequence[int]]) -> None:
+def _end(processes: Sequence[_Process]) -> None:
     """Kill the first of these processes, and wait for the end of all: a parent ends once it has
     reaped.  A process with the number of one of them, and another beginning, is another one."""
     kills = True
@@ -374,7 +392,7 @@ class BubblewrapSandbox:
     """A sandbox that runs."""
 
     def __init__(self, handle: Any) -> None:
-        self._folder = folder_of(handle["name"])
+        self._folder = folder_of(handle)
 
     async def run(self, command: SandboxCommand) -> ExecResult:
         """See ``OpenSandbox.run``."""

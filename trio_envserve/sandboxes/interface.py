@@ -115,7 +115,9 @@ class ExecResult(NamedTuple):
     status: int | None
     """Exit status; the negative number of the signal that ended it; None: a limit did."""
     stdout: bytes
+    """What it wrote to standard output."""
     stderr: bytes
+    """What it wrote to standard error."""
     stdout_cut: int = 0
     """Number of bytes that are left out of the middle of ``stdout``."""
     stderr_cut: int = 0
