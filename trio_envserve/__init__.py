@@ -126,6 +126,8 @@ if TYPE_CHECKING:
     from .models.usage import ModelUsage
     from .net import Network, Transport
     from .net.keypairs import ClientCurve, KeyPair
+    from .sandboxes.interface import ExecResult, SandboxDied, SandboxUnavailable
+    from .sandboxes.sandbox import Sandbox, Sandboxed
     from .server import Server, ServerOptions, open_server, serve
     from .server.curve import ClientRight, ServerCurve
 
@@ -167,6 +169,7 @@ __all__ = [
     "EnvironmentBroken",
     "EnvironmentUnavailable",
     "ErrorInfo",
+    "ExecResult",
     "ExecutionCancelled",
     "ExecutionLimit",
     "Fault",
@@ -223,6 +226,10 @@ __all__ = [
     "RolloutProcess",
     "RunningPage",
     "RunningRollout",
+    "Sandbox",
+    "SandboxDied",
+    "SandboxUnavailable",
+    "Sandboxed",
     "SaveRefused",
     "SavedTurn",
     "Server",
@@ -262,10 +269,10 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
-    "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.apart",
-    "envs.late", "envs.interface", "envs.made", "envs.saves", "envs.resources", "core.values",
-    "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
-    "host.opening", "server", "server.curve",
+    "core.pages", "core.worker_range", "models.interface", "models.usage", "sandboxes.interface",
+    "sandboxes.sandbox", "envs.apart", "envs.late", "envs.interface", "envs.made", "envs.saves",
+    "envs.resources", "core.values", "net", "net.keypairs", "client", "client.aio",
+    "host.allocator", "host.joined", "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ SECTIONS: Mapping[str, str] = {
         ProcessBlock RolloutProcess BlockingProcess CompletedProcess ProcessError
         ProcessNotStarted ProcessFailed ProcessTimeout Resource ResourceError
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
-        ApartDied Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
+        ApartDied Sandboxed Sandbox ExecResult SandboxUnavailable SandboxDied
+        Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
         Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge

@@ -31,7 +31,7 @@ class Shown:
 
 
 def sandbox_on(opened: Any, **env: str) -> Sandbox:
-    return Sandbox(opened, TrioCarrier(), env)
+    return Sandbox("a", opened, TrioCarrier(), env)
 
 
 async def test_exec_passes_all_that_it_is_told():
@@ -122,7 +122,7 @@ async def test_files_that_cannot_be_written_end_the_sandbox():
 
 async def test_a_rollout_that_no_worker_runs_has_no_sandbox():
     with pytest.raises(RuntimeError, match="no worker"):
-        await Sandbox(Shown(), NoCarrier(), {}).exec(["true"])
+        await Sandbox("a", Shown(), NoCarrier(), {}).exec(["true"])
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ A class that declares ``rollout`` (``rollout = None``, or an annotation) has the
 each method but ``__init__``: ``await self.rollout.ask(messages, endpoint="judge")`` in a coroutine,
 ``self.rollout.ask_sync(...)`` in a plain method.
 
+A class that says ``sandbox = "bubblewrap"``, or ``sandbox = Sandboxed("docker", image=...)``, has a
+sandbox for each object: ``self.sandbox``, in each method but ``__init__``.  A plain method calls
+``self.sandbox.exec_sync(...)``, a coroutine awaits ``self.sandbox.exec(...)``.
+
 Besides ``reset`` and ``get_reward`` these methods are not tools: ``close()``, called at
 the end, cancelled or not; ``next_message(text)``, called when an answer asks for no tool,
 which returns what the user says next, or None to end; ``oracle()``, called after
@@ -77,6 +81,7 @@ import trio
 from .. import foreign
 from ..core.errors import ConfigError
 from ..foreign import CodeResult
+from ..sandboxes.sandbox import Sandbox, Sandboxed
 from .apart import marked_of, need_library
 from .interface import Backend, Rollout
 from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
@@ -177,6 +182,8 @@ class ClassEnvironment:
         self._on_loop = _is_on_loop(kind, self.tools, RESUMING if self.resumable else ())
         self.gets_rollout = _declares_rollout(kind)
         """Whether its objects have the rollout, and may ask models from their threads."""
+        self.sandboxed = _sandboxed(kind, label)
+        """The sandbox that each of its objects has, if any."""
         self.rescore = self._rescore if hasattr(kind, "rescore") else None
         self.main_thread = _attribute(kind, "main_thread", False)
         if type(self.main_thread) is not bool:
@@ -188,11 +195,22 @@ class ClassEnvironment:
                 f"{label}: with main_thread = True its coroutines run on trio, not on asyncio, "
                 "whose loop has another thread"
             )
+        if self.main_thread and self.sandboxed is not None:
+            raise ConfigError(
+                f"{label}: with main_thread = True its loop stands still during a method, and "
+                "nothing could run in a sandbox meanwhile: leave one of the two out"
+            )
+        self.uses_carrier = self.gets_rollout or self.sandboxed is not None
+        """Whether plain methods of its objects have work done on the loop."""
         self.has_threads = not (self._on_loop or self.main_thread)
         """Whether each object has a thread of its own."""
         # The worker takes one request at a time: this is for the members of a group.
         self._turns = trio.Semaphore(1) if self.main_thread else None
-        self.setup: Callable[[], None] | None = self._check_thread if self.main_thread else None
+        self.setup: Callable[[], None] | None = None
+        if self.main_thread:
+            self.setup = self._check_thread
+        elif self.sandboxed is not None:
+            self.setup = self.sandboxed.check
 
     def _check_thread(self) -> None:
         """Say that there is one rollout at a time; raise where this is not the main thread."""
@@ -253,10 +271,16 @@ class ClassEnvironment:
 
     async def _with_object(self, rollout: Rollout, use: _Use[T]) -> T:
         """Make an object, use it, and close it."""
+        if self.sandboxed is None:
+            return await self._with_object_in(rollout, None, use)
+        async with rollout.sandbox(self.sandboxed) as sandbox:
+            return await self._with_object_in(rollout, sandbox, use)
+
+    async def _with_object_in(self, rollout: Rollout, sandbox: Sandbox | None, use: _Use[T]) -> T:
         methods = self._methods(rollout)
         made: list[Any] = []
         try:
-            make = functools.partial(self._made, made, rollout)
+            make = functools.partial(self._made, made, rollout, sandbox)
             if self._on_loop:
                 tools = plainly(make, same, os.getpid()).unwrap()
             else:
@@ -275,9 +299,13 @@ class ClassEnvironment:
                     # The last reference: what the object does at its end, it does in its thread.
                     await methods.end(made.clear)  # noqa: ASYNC102
 
-    def _made(self, made: list[Any], rollout: Rollout) -> Mapping[str, Tool]:
+    def _made(
+        self, made: list[Any], rollout: Rollout, sandbox: Sandbox | None
+    ) -> Mapping[str, Tool]:
         """Make the object, as the one member of ``made``; returns its tools."""
         made.append(self._make())
+        if sandbox is not None:
+            made[0].sandbox = sandbox
         if self.gets_rollout:
             if self.resumable:
                 rollout = dataclasses.replace(rollout, _keep=LoopSaves())
@@ -316,6 +344,21 @@ def _declares_rollout(kind: type) -> bool:
     if found is kind:
         return any("rollout" in inspect.get_annotations(each) for each in kind.__mro__)
     return found is None
+
+
+def _sandboxed(kind: type, label: str) -> Sandboxed | None:
+    """The sandbox that a class says; a tool of that name says none."""
+    said = _attribute(kind, "sandbox", None)
+    try:
+        made = Sandboxed(said) if isinstance(said, str) else said
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from error
+    if made is not None and not isinstance(made, Sandboxed):
+        raise ConfigError(
+            f'{label}: sandbox is the name of a provider ("bubblewrap") or a Sandboxed, not '
+            f"{said!r:.80}"
+        )
+    return made
 
 
 def _declared(kind: type) -> dict[str, Any]:

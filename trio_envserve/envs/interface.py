@@ -56,6 +56,7 @@ from ..core.errors import ConfigError
 from ..core.values import DecodingError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
+from ..sandboxes.sandbox import NoCarrier, SandboxBlock, Sandboxed, WorkCarrier
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .late import Late
@@ -156,6 +157,8 @@ class Rollout:
     """Where it gets its folder and its processes; None if no worker runs it."""
     _resources: Callable[[], ResourceKeeper] | None = None
     """Keeper of its resources; None if no worker runs it."""
+    _carrier: WorkCarrier = dataclasses.field(default_factory=NoCarrier)
+    """Has work done on the worker's loop."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -507,6 +510,27 @@ class Rollout:
         if self._resources is None:
             raise RuntimeError("no worker runs this rollout, so nobody keeps its resources")
         return Resource(self._resources(), wanted)
+
+    def sandbox(self, provider: str | Sandboxed, **spec: Any) -> SandboxBlock:
+        """A sandbox for this block, in which the code of a model can run::
+
+            async with rollout.sandbox("bubblewrap", memory_bytes=512 << 20) as sandbox:
+                done = await sandbox.exec(["python3", "-c", code], timeout_s=10)
+
+        In a thread it is ``with``, and ``exec_sync``.  It is a resource (:meth:`resource`): gone
+        when the rollout is over, however that ends.  Raises :class:`ConfigError` for what the
+        provider cannot make, and ``SandboxUnavailable``.
+
+        Args:
+            provider: Name of the provider: ``bubblewrap``, ``docker``, ``podman``, or another's; or
+                all of it as a ``Sandboxed``.
+            **spec: Its properties: ``image``, ``memory_bytes``, ``processes``, ``cpu_s``,
+                ``disk_bytes``, ``network``, ``files``, ``env``, ``readable``.
+        """
+        made = Sandboxed(provider, **spec) if isinstance(provider, str) else provider
+        if not isinstance(made, Sandboxed) or (made is provider and spec):
+            raise TypeError("a sandbox is the name of its provider and properties, or a Sandboxed")
+        return SandboxBlock(self.resource, self._carrier, made)
 
     def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names

@@ -244,7 +244,7 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     if not isinstance(rerun, bool):
         raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
     one_at_a_time, capacity = False, CAPACITIES[backend]
-    mixed = getattr(environment, "gets_rollout", False) is True
+    mixed = getattr(environment, "uses_carrier", False) is True
     marked = next(iter(marked_of(type(environment))), "")
     if marked:
         raise ConfigError(

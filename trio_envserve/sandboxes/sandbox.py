@@ -97,7 +97,11 @@ class Sandbox:
     way or in the next one.
     """
 
-    def __init__(self, opened: OpenSandbox, carrier: WorkCarrier, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, opened: OpenSandbox, carrier: WorkCarrier, env: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        """Its name at the server; label of its container, name of its folder."""
         self._opened: OpenSandbox | None = opened
         self._carrier = carrier
         self._env = env
@@ -280,14 +284,16 @@ class SandboxBlock:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Sandbox]:
         provider, spec, carrier = self._provider, self._made.spec, self._carrier
+        names: list[str] = []
         provider.check(spec)
 
         async def create(name: str) -> Any:
+            names.append(name)
             return await carrier.call(functools.partial(provider.create, name, spec))
 
         async with self._hold(KIND, create, provider.destroy) as handle:
             opened = await carrier.call(functools.partial(provider.open, handle))
-            sandbox = Sandbox(opened, carrier, spec.env)
+            sandbox = Sandbox(names[0], opened, carrier, spec.env)
             try:
                 for path, data in spec.files.items():
                     await sandbox.write(path, data)
@@ -298,14 +304,16 @@ class SandboxBlock:
     @contextmanager
     def _opened_sync(self) -> Iterator[Sandbox]:
         provider, spec, carrier = self._provider, self._made.spec, self._carrier
+        names: list[str] = []
         provider.check(spec)
 
         def create(name: str) -> Any:
+            names.append(name)
             return carrier.call_sync(functools.partial(provider.create, name, spec))
 
         with self._hold(KIND, create, provider.destroy) as handle:
             opened = carrier.call_sync(functools.partial(provider.open, handle))
-            sandbox = Sandbox(opened, carrier, spec.env)
+            sandbox = Sandbox(names[0], opened, carrier, spec.env)
             try:
                 for path, data in spec.files.items():
                     sandbox.write_sync(path, data)

@@ -166,7 +166,7 @@ class RecordedEnvironment:
     def __init__(self, loaded: LoadedEnvironment, trial: Trial) -> None:
         self.name = loaded.name
         self.rerun = loaded.rerun
-        self.gets_rollout = loaded.mixed
+        self.uses_carrier = loaded.mixed
         self.model_roles = loaded.model_roles
         self._loaded = loaded
         self._trial = trial

@@ -459,6 +459,7 @@ class _Job:
             _permits=CarriedPermits(acquire, context.carrier),
             _made=made,
             _resources=functools.partial(self._keeper, context.carrier),
+            _carrier=context.carrier,
         )
         return rollout if saved is None else resumed(rollout, saved)
 
