@@ -126,9 +126,10 @@ class Rig:
     def serve(
         self, *options: str, workers: int = 2, hosted: bool = False,
         limits: Mapping[str, Any] | None = None, command: Sequence[str] = (),
+        environment: str = ENVIRONMENT,
     ) -> Process:  # fmt: skip
         self.server = serve_process(
-            ENVIRONMENT, self.folder, *options, workers=workers, hosted=hosted, limits=limits,
+            environment, self.folder, *options, workers=workers, hosted=hosted, limits=limits,
             args={"log": str(self.folder / EVENTS)}, cwd=self.folder,
             command=command or TRIO_ENVSERVE,
         )  # fmt: skip

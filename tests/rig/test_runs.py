@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -106,6 +107,14 @@ async def test_lease_by_a_clock_that_stands_still_in_sleep_is_found_out(tmp_path
     words = "--rollouts 200 --cut-s 30 --relays --boottime stands --harmed asleep"
     judged = await play(tmp_path, "apart", words)
     assert any("before the process before was proven dead" in text for text in judged["problems"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_sandboxes_of_rollouts_whose_workers_are_killed_leave_nothing(tmp_path: Path) -> None:
+    judged = await play(tmp_path, "boxes", "")
+    assert (judged["problems"], judged["exit"]) == ([], 0)
+    assert judged["sandboxes"] > 200
 
 
 @pytest.mark.slow
