@@ -145,7 +145,7 @@ class _Started(NamedTuple):
     def errors(self) -> str:
         """The reason for which it did not start, as bwrap tells it."""
         text = os.pread(self.errors_file, 2000, 0).decode(errors="replace").strip()
-        if "ermission denied" in text or "not permitted" in text:
+        if "namespace" in text or "uid map" in text:
             text += " (does this machine, or the container around it, allow user namespaces?)"
         if "nknown option" in text:
             text += f": {INSTALL}"
@@ -273,17 +273,18 @@ def folder_of(name: str) -> Path:
 
 def _make_folder(name: str, *, on_disk: bool) -> Path:
     folder = folder_of(name)
-    # Nobody passes through them, and does not see what is in them.
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder.parent, 0o711)
+        os.mkdir(folder.parent)
     found = os.lstat(folder.parent)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise SandboxUnavailable(f"{folder.parent} is not a folder of this user's own")
-    os.mkdir(folder, 0o711)
-    for each in ("home", "tmp") if on_disk else ():
-        os.mkdir(folder / each, 0o700)
+    os.mkdir(folder)
+    for passed in (folder.parent, folder):  # by nobody, who does not see what is in them
+        os.chmod(passed, 0o711)
+    for name_in in ("home", "tmp") if on_disk else ():
+        os.mkdir(folder / name_in, 0o700)
         if os.geteuid() == 0:
-            os.chown(folder / each, NOBODY, NOBODY)
+            os.chown(folder / name_in, NOBODY, NOBODY)
     return folder
 
 

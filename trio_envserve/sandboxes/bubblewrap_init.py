@@ -188,7 +188,7 @@ def become(asked: dict[str, Any], streams: list[int], limits: dict[str, int]) ->
         os.setsid()
         for target, each in enumerate(streams):
             os.dup2(each, target)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         for name, value in limits.items():
             kind = getattr(resource, name)

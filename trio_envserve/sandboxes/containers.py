@@ -260,6 +260,10 @@ class _Errors:
                 piece = self._first
         self._output.take(piece)
 
+    async def pause(self) -> None:
+        """See ``CutOutput.pause``."""
+        await self._output.pause()
+
     def kept(self) -> tuple[bytes, int]:
         """See ``CutOutput.kept``."""
         if self._is_open:
@@ -271,6 +275,7 @@ class _Errors:
 async def _read(stream: trio.abc.ReceiveStream, into: CutOutput | _Errors) -> None:
     async for piece in stream:
         into.take(bytes(piece))
+        await into.pause()
 
 
 async def _write(stream: trio.abc.SendStream, data: bytes) -> None:

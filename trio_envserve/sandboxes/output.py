@@ -10,6 +10,8 @@ import trio
 
 PIECE_BYTES: Final = 1 << 16
 """Most bytes that are read at once; a pipe holds as much."""
+PAUSE_S: Final = 0.001
+"""Pause after a piece of a flood, in seconds."""
 LEFT_BYTES: Final = 1 << 20
 """Most bytes that are read of a pipe once its command has ended: the kernel's bound of a pipe.
 Others that have the pipe may write on."""
@@ -46,6 +48,13 @@ class CutOutput:
         """Take what comes out of a pipe, to its end."""
         while piece := await read_piece(pipe.fileno()):
             self.take(piece)
+            await self.pause()
+
+    async def pause(self) -> None:
+        """Rest for a moment if more was written than is kept: a flood is not the work of this
+        loop."""
+        if self._total > self._head_most + self._tail_most:
+            await trio.sleep(PAUSE_S)
 
     def read_left(self, pipe: IO[bytes]) -> None:
         """Take what is in a pipe now."""
