@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from tests.proc import is_alive
+from tests.proc import is_alive, stats
 from tests.real.judge import Judge
 from tests.real.support import assert_gone, serving, serving_process, until
 from trio_envserve import (
@@ -87,6 +87,19 @@ async def test_sandbox_of_a_cancelled_rollout_goes_and_that_of_its_neighbour_sta
         await assert_over(other, boxes)
         assert (boxes / one.name).exists()
         assert all(map(is_alive, one.pids))
+
+
+async def test_sandbox_whose_rollout_is_cancelled_while_it_starts_goes(judge, boxes):
+    async with serving(judge, environment=BOXING) as (_, calls):
+        calls.start("first", value="waits")
+        first = await box_of(judge, "first")
+        for key in "abcde":
+            calls.start(key, value="waits")
+            await until(lambda: len(list(boxes.iterdir())) > 1)
+            calls.cancel(key)
+            await until(lambda: len(list(boxes.iterdir())) == 1)
+        below = {pid for pid, fields in stats() if int(fields[1]) == first.worker}
+        assert below == {first.pids[1]}
 
 
 async def test_sandbox_of_a_killed_worker_is_destroyed_by_another(judge, boxes):
