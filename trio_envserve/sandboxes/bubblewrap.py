@@ -209,7 +209,7 @@ def _argv(folder: Path, spec: SandboxSpec, *, info: int, passwd: int) -> list[st
 
     argv = [
         "bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent",
-        "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--clearenv",
+        "--new-session", "--as-pid-1", "--clearenv",
         "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox", "--info-fd", str(info),
         *shown("/usr"),
     ]  # fmt: skip
@@ -456,8 +456,7 @@ class BubblewrapSandbox:
 
 
 _DIED = (
-    "the sandbox has died: its first process is gone. It was killed, or this machine had no memory "
-    "left"
+    "the sandbox has died: its first process is gone (killed, or this machine had no memory left)"
 )
 
 

@@ -127,7 +127,7 @@ class Sandbox:
         Args:
             argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
             timeout_s: Time that it may take, in seconds.
-            input: What it reads.
+            input: Its standard input.
             cwd: Folder in which it runs; None: the sandbox's own.
             env: Variables beside those of the sandbox.
             most_bytes: Most bytes that are kept of each output: its beginning and its end.
@@ -151,7 +151,7 @@ class Sandbox:
         Args:
             argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
             timeout_s: Time that it may take, in seconds.
-            input: What it reads.
+            input: Its standard input.
             cwd: Folder in which it runs; None: the sandbox's own.
             env: Variables beside those of the sandbox.
             most_bytes: Most bytes that are kept of each output: its beginning and its end.
