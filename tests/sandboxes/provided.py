@@ -29,6 +29,8 @@ from trio_envserve.sandboxes.interface import (
 IMAGE = "trio-envserve-busybox"
 NAMES = ("bubblewrap", "docker", "podman")
 HANGS_S = 60.0
+RUNNING = "cat /proc/[0-9]*/cmdline 2>/dev/null; true"
+"""A line of shell that tells the words of all processes of a sandbox."""
 
 _APPLETS = (
     "sh", "cat", "ls", "echo", "sleep", "id", "mkdir", "dirname", "head", "yes", "true", "env",

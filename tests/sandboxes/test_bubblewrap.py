@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import trio
 
 from tests.proc import stats
 from tests.sandboxes.provided import (
+    RUNNING,
     command,
     created,
     new_name,
@@ -83,6 +87,13 @@ async def test_process_1_cannot_be_killed_from_within():
         assert await told(sandbox, "echo alive") == "alive\n"
 
 
+async def test_a_child_in_a_session_of_its_own_is_killed_at_the_limit_of_time_too():
+    async with created(NAME) as (sandbox, _, _):
+        ended = await sandbox.run(shell("setsid sleep 9877 & wait", timeout_s=1.0))
+        assert ended.limit == "timeout"
+        assert "987" not in await told(sandbox, RUNNING)
+
+
 async def test_memory_of_many_processes_counts_together():
     each = "python3 -c 'x = b\"x\" * (40 << 20); import time; time.sleep(60)'"
     async with created(NAME, memory_bytes=100 << 20) as (sandbox, _, _):
@@ -146,20 +157,52 @@ async def test_destroyed_processes_are_gone(has_handle: bool):
         assert not [pid for pid, _ in stats() if _has(Path(f"/proc/{pid}/cmdline"), b"9876")]
 
 
-@pytest.mark.parametrize(
-    ("process", "boot"),
-    [((os.getpid(), 1), "now"), ((os.getpid(), 0), "now"), ((os.getpid(), None), "another life")],
-)
-async def test_a_process_that_only_has_the_number_is_not_killed(
-    process: tuple[int, int | None], boot: str
-):
-    pid, began = process
-    folder = bubblewrap._make_folder(name := new_name(), on_disk=False)
-    identity = (pid, bubblewrap._identity(pid)[1] if began is None else began)
-    noted = {"boot": bubblewrap._boot() if boot == "now" else boot, "processes": [identity]}
-    (folder / "processes").write_text(json.dumps(noted))
-    bubblewrap.destroy(name, None)
+@pytest.mark.parametrize(("later", "boot"), [(1, ""), (0, "of another life")])
+def test_a_process_that_only_has_the_number_is_not_killed(later: int, boot: str):
+    name = new_name()
+    folder = bubblewrap._make_folder(name, on_disk=False)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        pid, began = bubblewrap._identity(other.pid)
+        noted = {"boot": boot or bubblewrap._boot(), "processes": [(pid, began + later)]}
+        (folder / "processes").write_text(json.dumps(noted))
+        bubblewrap.destroy(name, None)
+        assert other.poll() is None
+        other.kill()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.03, 0.1])
+async def test_a_cancelled_create_leaves_no_process(after_s: float):
+    provider, name = provider_or_skip(NAME), new_name()
+    with trio.move_on_after(after_s):
+        await provider.create(name, spec_for(NAME))
+    below = {pid for pid, fields in stats() if int(fields[1]) == os.getpid()}
+    noted = {pid for pid, _ in bubblewrap.processes_of(name)}  # where it was too late to cancel it
+    await trio.to_thread.run_sync(provider.destroy, name, None)
+    assert not {pid for pid in below - noted if _has(Path(f"/proc/{pid}/cmdline"), b"bwrap")}
+
+
+def test_a_sandbox_dies_with_the_process_that_made_it():
+    provider_or_skip(NAME)
+    name = new_name()
+    text = (
+        "import sys, trio\n"
+        "from trio_envserve.sandboxes import bubblewrap\n"
+        "from trio_envserve.sandboxes.interface import SandboxSpec\n"
+        f"trio.run(bubblewrap.create, {name!r}, SandboxSpec())\n"
+        "print('made', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    words = [sys.executable, "-c", text]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n"
+        numbers = [os.pidfd_open(pid) for pid, _ in bubblewrap.processes_of(name)]
+        maker.kill()
+    for number in numbers:
+        assert select.select([number], [], [], 30)[0]
+        os.close(number)
+    bubblewrap.destroy(name, None)
 
 
 def _has(path: Path, text: bytes) -> bool:
