@@ -119,8 +119,11 @@ async def create(name: str, spec: SandboxSpec) -> str:
                     return name
             raise SandboxUnavailable(f"a sandbox did not start: {started.errors()}")
         except BaseException:
-            ends = [_identity(pid) for pid in (init, started.pid) if pid]
             with trio.CancelScope(shield=True):  # bounded by END_S
+                with trio.move_on_after(END_S):
+                    # The child of a bwrap that is killed early waits for that one for ever.
+                    init = await started.init()
+                ends = [_identity(pid) for pid in (init, started.pid) if pid]
                 await trio.to_thread.run_sync(_end, ends)
             raise
 
@@ -132,15 +135,18 @@ class _Started(NamedTuple):
     """Process id of bwrap, the parent of process 1."""
     ready: int
     info: int
+    said: bytearray
+    """All that was read of ``info``."""
     errors_file: int
 
     async def init(self) -> int:
         """Process id of process 1, seen from outside; 0 if there is none."""
-        said = b""
-        while piece := await read_piece(self.info):
-            said += piece
-        found = re.search(rb'"child-pid": *(\d+)', said)
-        return int(found[1]) if found else 0
+        while (found := re.search(rb'"child-pid": *(\d+)\D', self.said)) is None:
+            piece = await read_piece(self.info)
+            if not piece:
+                return 0
+            self.said.extend(piece)
+        return int(found[1])
 
     def errors(self) -> str:
         """The reason for which it did not start, as bwrap tells it."""
@@ -191,7 +197,7 @@ def _start(folder: Path, spec: SandboxSpec, stack: ExitStack) -> _Started:
                 (os.POSIX_SPAWN_DUP2, own(each), number) for number, each in enumerate(inherited)
             ],
         )  # fmt: skip
-        return _Started(pid, ready, info, errors)
+        return _Started(pid, ready, info, bytearray(), errors)
 
 
 def _argv(folder: Path, spec: SandboxSpec, *, info: int, passwd: int) -> list[str]:
