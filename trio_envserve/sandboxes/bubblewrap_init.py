@@ -91,11 +91,12 @@ class FirstProcess:
                     self.accept()
                 elif number in self.calls:
                     self.receive(self.calls[number])
-            self.reap()
+            self.reap(os.WNOHANG)
             if self.has_children and memory() > self.limits["memory"]:
                 for call in self.running.values():
                     call.limit = "memory"
                 send(-1, signal.SIGKILL)  # all but this one, at one moment
+                self.reap(0)  # what dies has its memory yet, which the next command would pay for
 
     def accept(self) -> None:
         """Take a connection."""
@@ -165,11 +166,11 @@ class FirstProcess:
         call.close_streams()
         call.connection.close()
 
-    def reap(self) -> None:
-        """Reap what has ended, and answer for commands."""
+    def reap(self, options: int) -> None:
+        """Reap what has ended (options 0: all that there is), and answer for commands."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, options)
             except ChildProcessError:
                 self.has_children = False
                 return
