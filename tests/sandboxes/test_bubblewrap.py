@@ -139,10 +139,21 @@ async def test_a_killed_first_process_is_told_as_a_death():
                 await sandbox.run(command("true"))
 
 
+async def test_a_first_process_that_answers_nothing_is_told_as_a_death(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(bubblewrap, "END_S", 0.5)
+    async with created(NAME) as (sandbox, name, _):
+        os.kill(bubblewrap.processes_of(name)[0][0], signal.SIGSTOP)
+        for large in (1, 1 << 22):  # the second one is not even taken
+            with pytest.raises(SandboxDied, match="does not answer"):
+                await sandbox.run(command("true", "x" * large, timeout_s=0.1))
+
+
 async def test_a_first_process_that_answers_anything_is_told_as_a_death():
     for reply in (b"", b"{", b"[" * 4095 + b"\n", b"{}\n", b'{"status": "0", "limit": ""}\n'):
         with pytest.raises(SandboxDied):
-            bubblewrap._told(reply)
+            bubblewrap._told(reply, is_there=False)
 
 
 @pytest.mark.parametrize("has_handle", [True, False])

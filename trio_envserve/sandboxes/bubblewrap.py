@@ -421,22 +421,27 @@ class BubblewrapSandbox:
             stderr, to_stderr = pipe(stack, theirs)
             connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             stack.enter_context(connection)
-            await self._ask(connection, asked, [stdin, to_stdout, to_stderr])
+            with trio.move_on_after(END_S) as asking:
+                await self._ask(connection, asked, [stdin, to_stdout, to_stderr])
+            if asking.cancelled_caught:
+                raise SandboxDied(_SILENT)
             theirs.close()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write, to_stdin, command.input)
                 nursery.start_soon(out.read, stdout)
                 nursery.start_soon(err.read, stderr)
+                is_there = False
                 with trio.move_on_after(command.timeout_s) as limit:
                     reply = await _reply(connection)
                 if limit.cancelled_caught:
                     reply = b""
                     with contextlib.suppress(OSError):  # it has died
                         connection.shutdown(socket.SHUT_WR)  # which has it killed
-                    with trio.move_on_after(END_S):
+                    with trio.move_on_after(END_S) as killing:
                         reply = await _reply(connection)
+                    is_there = killing.cancelled_caught
                 nursery.cancel_scope.cancel()
-            status, reached = _told(reply)
+            status, reached = _told(reply, is_there=is_there)
             out.read_left(stdout)
             err.read_left(stderr)
         if limit.cancelled_caught:
@@ -466,6 +471,9 @@ _DIED = (
 )
 
 
+_SILENT = "the sandbox has died: its first process does not answer"
+
+
 async def _reply(connection: trio.socket.SocketType) -> bytes:
     """The line that ends a command; less than a line if there is no more."""
     found = b""
@@ -480,10 +488,11 @@ async def _reply(connection: trio.socket.SocketType) -> bytes:
     return found
 
 
-def _told(reply: bytes) -> tuple[int, str]:
-    """Status and limit of a reply.  Whoever has taken process 1 over may write anything."""
+def _told(reply: bytes, *, is_there: bool) -> tuple[int, str]:
+    """Status and limit of a reply; ``is_there``: process 1 has not ended the connection.  Whoever
+    has taken that process over may write anything, or nothing."""
     if not reply.endswith(b"\n"):
-        raise SandboxDied(_DIED)
+        raise SandboxDied(_SILENT if is_there else _DIED)
     try:
         told = json.loads(reply)
         status, limit = told["status"], told["limit"]
