@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from .net import Network, Transport
     from .net.keypairs import ClientCurve, KeyPair
     from .sandboxes.interface import ExecResult, SandboxDied, SandboxUnavailable
-    from .sandboxes.sandbox import Sandbox, Sandboxed
+    from .sandboxes.sandbox import Sandbox, SandboxBlock, Sandboxed
     from .server import Server, ServerOptions, open_server, serve
     from .server.curve import ClientRight, ServerCurve
 
@@ -227,6 +227,7 @@ __all__ = [
     "RunningPage",
     "RunningRollout",
     "Sandbox",
+    "SandboxBlock",
     "SandboxDied",
     "SandboxUnavailable",
     "Sandboxed",

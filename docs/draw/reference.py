@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, str] = {
         ProcessBlock RolloutProcess BlockingProcess CompletedProcess ProcessError
         ProcessNotStarted ProcessFailed ProcessTimeout Resource ResourceError
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
-        ApartDied Sandboxed Sandbox ExecResult SandboxUnavailable SandboxDied
+        ApartDied Sandboxed Sandbox SandboxBlock ExecResult SandboxUnavailable SandboxDied
         Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
         Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",
     "errors": """
