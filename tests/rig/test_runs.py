@@ -112,7 +112,7 @@ async def test_lease_by_a_clock_that_stands_still_in_sleep_is_found_out(tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_sandboxes_of_rollouts_whose_workers_are_killed_leave_nothing(tmp_path: Path) -> None:
-    judged = await play(tmp_path, "boxes", "")
+    judged = await play(tmp_path, "sandboxed", "")
     assert (judged["problems"], judged["exit"]) == ([], 0)
     assert judged["began"] > 200
 
