@@ -197,3 +197,33 @@ def test_folder_of_a_worker_lives_as_long_as_a_process_that_it_has_forked(place)
     os.waitpid(child, 0)
     sweep()
     assert not list(place.iterdir())
+
+
+def test_folder_of_a_living_worker_is_not_swept_if_a_cleaner_has_removed_its_lock(place):
+    made = Folders()
+    folder = made.make()
+    (folder.parent / "lock").unlink()  # as systemd-tmpfiles does with a file of ten days
+    sweep()
+    assert folder.is_dir()
+    made.remove(folder)
+    made.close()
+    assert not list(place.iterdir())
+
+
+def test_base_folder_without_lock_and_without_folders_is_swept(place):
+    (place / (PREFIX + "0" * 16)).mkdir()
+    sweep()
+    assert not list(place.iterdir())
+
+
+def test_folder_is_made_after_a_cleaner_has_removed_the_base_folder(place):
+    made = Folders()
+    before = made.make()
+    made.remove(before)
+    (before.parent / "lock").unlink()
+    before.parent.rmdir()
+    after, other = made.make(), made.make()
+    made.remove(after)
+    assert [each.name for each in after.parent.iterdir() if each.name != "lock"] == [other.name]
+    made.close()
+    assert not list(place.iterdir())

@@ -6,7 +6,9 @@ A worker keeps the folders of its rollouts in one *base folder*, which is made w
 them.  A file in it is locked (``flock``) as long as the worker lives, or the reaper of one of its
 processes.  The worker removes a folder when its attempt is over, and the base folder when it ends.
 
-A base folder whose lock is free belongs to nobody that lives.  The guard of each worker has a
+A base folder whose lock is free belongs to nobody that lives.  One without a locked file may have
+lost it to a program that cleans the directory of old files: only an empty one is removed then.  The
+guard of each worker has a
 process of its own remove all of these (:func:`sweep`): when the worker starts, and when all below
 the guard is dead.  So whatever was killed, its folders are gone at the next start.
 
@@ -62,13 +64,17 @@ class Folders:
         with self._making:
             if self.lock == -1:
                 self._base, self.lock = _new_base()
+            elif not os.path.lexists(self._base):  # a cleaner has removed it, as old and empty
+                self._base, held = _new_base()
+                os.dup2(held, self.lock, inheritable=False)  # the number that reapers are given
+                os.close(held)
             made = os.path.join(self._base, str(next(self._numbers)))
             _make(made)
         return Path(made)
 
     def remove(self, folder: Path) -> None:
         """Remove one with all that is in it, as far as that is possible."""
-        with _opened(self._base) as base:
+        with _opened(os.path.dirname(folder)) as base:
             if base is not None:
                 _remove(base, folder.name)
 
@@ -92,7 +98,11 @@ def _sweep(base: str) -> None:
     found = os.lstat(base)
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
         os.chmod(base, stat.S_IRWXU)
-        held = _locked(base)
+        try:
+            held = _locked(base)
+        except FileNotFoundError:
+            os.rmdir(base)
+            return
         if held is not None:
             _remove_base(base)
             os.close(held)
@@ -104,15 +114,16 @@ def _new_base() -> tuple[str, int]:
         _make(base)
         # A sweep that has found it meanwhile has the lock, or has removed it.
         with contextlib.suppress(FileNotFoundError):
-            held = _locked(base)
+            held = _locked(base, os.O_CREAT)
             if held is not None:
                 return base, held
 
 
-def _locked(base: str) -> int | None:
-    """The descriptor of the lock of a base folder; None if another one holds it."""
+def _locked(base: str, create: int = 0) -> int | None:
+    """The descriptor of the lock of a base folder; None if another one holds it.  Raises
+    FileNotFoundError if there is no file and ``create`` is not ``O_CREAT``."""
     path = os.path.join(base, LOCK)
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    held = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.lstat(path), os.fstat(held)):
@@ -142,9 +153,10 @@ def _remove_base(path: str) -> None:
         for name in os.listdir(base):
             if name != LOCK:
                 _remove(base, name)
-        if os.listdir(base) == [LOCK]:
-            with contextlib.suppress(OSError):
+        if set(os.listdir(base)) <= {LOCK}:
+            with contextlib.suppress(OSError):  # there is none
                 os.unlink(LOCK, dir_fd=base)
+            with contextlib.suppress(OSError):
                 os.rmdir(path)
 
 
