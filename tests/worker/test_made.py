@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -460,3 +462,51 @@ async def test_maker_raises_what_its_block_raises():
     with pytest.raises(KeyError):
         async with open_maker():
             raise KeyError("as it is, in no group")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_system_without_room_for_a_thread_fails_a_start_and_delays_a_removal_only() -> None:
+    """The limit is that of a user; a container has such a one, too."""
+    place = Path(tempfile.mkdtemp())  # pytest keeps its own to root
+    place.chmod(0o777)
+    environment = {**os.environ, "TMPDIR": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_ROOM], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "process-not-started 11\nwaits\n1\n", done.stderr
+    place.rmdir()
+
+
+NO_ROOM = """
+import errno, os, resource, trio, trio.testing
+from tests.worker.test_made import Code, ProcessNotStarted, load, opened, request
+
+def room(soft):
+    resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+
+async def body(rollout, process, run):
+    before = rollout.folder
+    room(0)
+    try:
+        await run(["true"])
+    except ProcessNotStarted as error:
+        print(error.code, error.errno)
+    return str(before)
+
+async def main():
+    async def rollout():
+        folder = await runner.run(request(), request_id="r")
+        assert not os.path.exists(folder)
+        print(1)
+
+    async with opened(load(Code("trio", body)), threads=2) as runner:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rollout)
+            await trio.testing.wait_all_tasks_blocked()
+            print("waits")
+            room(hard)
+
+hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+trio.run(main)
+"""

@@ -23,8 +23,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -54,6 +55,8 @@ KILL_S = reaper.END_S + 2.0
 """Time that a reaper has to kill all that is below it, in seconds, before it is killed itself."""
 REST_S = 1.0
 """Time for which the last output of a killed process is read, in seconds."""
+ROOM_S = 0.1
+"""Pause before another try if the system has no room for a thread, in seconds."""
 SHOWN_BYTES = 2000
 """Most bytes of standard error in an error."""
 
@@ -90,8 +93,7 @@ async def open_maker() -> AsyncIterator[Maker]:
             raised = exc
         nursery.cancel_scope.cancel()
     if maker.folders.lock != -1:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(maker.folders.close)
+        await _in_thread(maker.folders.close)
     if raised is not None:
         try:
             raise raised
@@ -176,10 +178,8 @@ class AttemptMade:
         for process in list(self._processes):
             await self._close_process(process)
         if self._folder is not None:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(
-                    self._maker.folders.remove, self._folder, limiter=self._maker.limiter
-                )
+            remove = partial(self._maker.folders.remove, self._folder)
+            await _in_thread(remove, self._maker.limiter)
 
     async def _close_process(self, process: _Process) -> None:
         await process.aclose()
@@ -188,6 +188,16 @@ class AttemptMade:
     def _check_open(self) -> None:
         if self._is_over:
             raise RuntimeError(_OVER)
+
+
+async def _in_thread(work: Callable[[], None], limiter: trio.CapacityLimiter | None = None) -> None:
+    """Do some work in a thread, even if cancelled, and once the system has room for one."""
+    with trio.CancelScope(shield=True):
+        while True:
+            try:
+                return await trio.to_thread.run_sync(work, limiter=limiter)
+            except RuntimeError:  # Python's, if no thread can be started
+                await trio.sleep(ROOM_S)
 
 
 @final
@@ -235,10 +245,13 @@ class _Process:
             passed = [its_link.fileno(), *([self._lock] if self._lock != -1 else [])]
             folder = os.path.dirname(reaper.__file__)
             words = [sys.executable, "-I", "-S", "-c", _PROGRAM, folder, *map(str, passed)]
-            self._reaper = await trio.lowlevel.open_process(
-                words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",
-                start_new_session=True,
-            )  # fmt: skip
+            try:
+                self._reaper = await trio.lowlevel.open_process(
+                    words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",
+                    start_new_session=True,
+                )  # fmt: skip
+            except RuntimeError as error:  # Python's, if no thread can be started for that
+                raise OSError(errno.EAGAIN, str(error)) from error
         job = marshal.dumps((list(self._command.words), self._cwd, self._environment()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_tail)
