@@ -464,6 +464,23 @@ async def test_maker_raises_what_its_block_raises():
             raise KeyError("as it is, in no group")
 
 
+async def test_process_whose_reaper_ends_before_it_starts_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As without memory for it."""
+    ending = tmp_path / "python"
+    ending.write_text("#!/bin/sh\necho no memory >&2; exit 3\n")
+    ending.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(ending))
+
+    async def body(rollout: Any, process: Any, run: Any) -> Any:
+        with pytest.raises(ProcessNotStarted, match=r"(?s)status 3.*no memory"):
+            await run(["true"])
+
+    await ran(body)
+    assert not caplog.records
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_system_without_room_for_a_thread_fails_a_start_and_delays_a_removal_only() -> None:
     """The limit is that of a user; a container has such a one, too."""

@@ -339,9 +339,10 @@ class _Process:
         process.kill()
         with trio.move_on_after(REST_S):
             await process.wait()
-        if self.pid:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if not self.pid:  # it has started nothing
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         log(
             logging.WARNING,
             "some of what the process %r has started may be alive until the worker ends: its "
@@ -356,8 +357,13 @@ class _Process:
         await self._begun.wait()
         if self._failed is not None:
             raise self._failed
-        if not self.pid:
+        if not self.pid and self._scope.cancel_called:
             raise RuntimeError(_OVER)
+        if not self.pid:
+            assert self._reaper is not None  # it has ended
+            ended = describe_exit(self._reaper.returncode or 0)
+            text = f"{self._command.name!r} could not be started; of its parent: {ended}"
+            raise ProcessNotStarted(self._with_tail(text))
 
     async def send(self, data: bytes) -> None:
         """See :meth:`~..envs.made.RolloutProcess.send`."""
@@ -409,7 +415,9 @@ class _Process:
 
     def failure(self) -> str:
         """The end that it should not have had, in words."""
-        text = f"{self._command.name!r}: {describe_exit(self.returncode or 0)}"
+        return self._with_tail(f"{self._command.name!r}: {describe_exit(self.returncode or 0)}")
+
+    def _with_tail(self, text: str) -> str:
         said = self.tail[-SHOWN_BYTES:].decode(errors="backslashreplace").strip()
         return redacted(f"{text}; its standard error ends so:\n{said}" if said else text)
 
