@@ -464,6 +464,17 @@ async def test_maker_raises_what_its_block_raises():
             raise KeyError("as it is, in no group")
 
 
+async def test_end_of_a_process_is_told_where_the_worker_blocks_all_signals() -> None:
+    async def body(rollout: Any, process: Any, run: Any) -> Any:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            return (await run(["echo", "told"], timeout_s=10)).stdout
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    assert await ran(body) == b"told\n"
+
+
 async def test_process_whose_reaper_ends_before_it_starts_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

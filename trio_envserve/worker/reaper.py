@@ -76,6 +76,7 @@ def woken_by_children() -> Iterator[int]:
     # SIGCHLD may be ignored, by inheritance: then the system reaps children itself.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # it may be blocked so, too
     yield ends[0]
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
