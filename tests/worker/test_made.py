@@ -17,6 +17,7 @@ import trio
 
 from tests.proc import is_alive
 from tests.real.making import FAMILY
+from tests.real.support import assert_gone
 from tests.worker.helpers import BACKENDS, opened, request
 from trio_envserve import ProcessFailed, ProcessNotStarted, ProcessTimeout, redaction
 from trio_envserve.envs import load
@@ -490,6 +491,42 @@ async def test_process_whose_reaper_ends_before_it_starts_is_not_started(
 
     await ran(body)
     assert not caplog.records
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the end of a worker is not told")
+async def test_process_of_a_killed_worker_dies_though_a_fork_of_the_worker_lives(
+    tmp_path: Path,
+) -> None:
+    """Without a guard: the worker is part of another program (``workers=0``)."""
+    worker = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    with worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        process, fork = map(int, worker.stdout.readline().split())
+        worker.kill()
+        await assert_gone(process)
+        assert is_alive(fork)
+        worker.stdin.close()  # ends it
+
+
+FORKING = """
+import os, trio
+from tests.worker.test_made import FOREVER, ran
+
+async def body(rollout, process, run):
+    async with process(FOREVER) as running:
+        fork = os.fork()
+        if not fork:
+            os.read(0, 1)
+            os._exit(0)
+        os.write(1, b"%d %d\\n" % (running.pid, fork))
+        await trio.sleep_forever()
+
+trio.run(ran, body)
+"""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -7,9 +7,10 @@ however it has, all of it is ended and removed before there is an outcome
 (:meth:`AttemptMade.close`).
 
 A process has a parent of its own, the reaper (:mod:`.reaper`), which kills it with all that
-descends from it once the worker's end of a socket is closed.  The worker has a task for each, from
-before the start of the reaper until its end.  So a start that is cancelled leaves nothing behind.
-If the worker is killed, its guard kills all, and has the folders removed (:mod:`.folders`).
+descends from it once the worker's end of a socket is closed, or the worker has ended.  The worker
+has a task for each, from before the start of the reaper until its end.  So a start that is
+cancelled leaves nothing behind.  If the worker is killed, its guard kills all, and has the folders
+removed (:mod:`.folders`).
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ class _Process:
             stdin, stdout, stderr = self._standard_streams(given)
             passed = [its_link.fileno(), *([self._lock] if self._lock != -1 else [])]
             folder = os.path.dirname(reaper.__file__)
-            words = [sys.executable, "-I", "-S", "-c", _PROGRAM, folder, *map(str, passed)]
+            numbers = map(str, (os.getpid(), *passed))
+            words = [sys.executable, "-I", "-S", "-c", _PROGRAM, folder, *numbers]
             try:
                 self._reaper = await trio.lowlevel.open_process(
                     words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",

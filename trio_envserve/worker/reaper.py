@@ -7,10 +7,11 @@ in whatever process group or session it is.  So it finds all that descend from i
 after the other, and kills and reaps them (:func:`kill_others`).  Elsewhere that is not known.
 
 Run as a program, this module is the *reaper* of one process that a rollout has started
-(:mod:`.made`): its parent.  Its argument is the number of a socket.  On it the reaper reads the
-command, tells how that began and ended, and reads signals for the process group of the command.
-At the end of the socket (the block has ended, or the worker has) it kills all that is below it, and
-ends: with status 1 if some of it does not end.  The command dies with its reaper.
+(:mod:`.made`): its parent.  Its arguments are the process id of the worker and the number of a
+socket.  On it the reaper reads the command, tells how that began and ended, and reads signals for
+the process group of the command.  At the end of the socket (the block has ended), or of the worker
+(whose forks may hold the socket), it kills all that is below it, and ends: with status 1 if some of
+it does not end.  The command dies with its reaper.
 
 Each process of a rollout pays for what is imported here.  So nothing of this package is.
 """
@@ -144,14 +145,19 @@ def main() -> None:
     """Start the command, and end it with all below."""
     status = 1
     try:
-        status = _reap(int(sys.argv[1]))
+        status = _reap(int(sys.argv[1]), int(sys.argv[2]))
     finally:
         os._exit(status)
 
 
-def _reap(link: int) -> int:
-    for each in map(int, sys.argv[1:]):
+def _reap(worker: int, link: int) -> int:
+    for each in map(int, sys.argv[2:]):
         os.set_inheritable(each, False)
+    watched = None
+    with contextlib.suppress(AttributeError, OSError):  # no such call, or it has ended
+        watched = os.pidfd_open(worker)
+    if os.getppid() != worker:  # asked after the pidfd was opened: so it is the worker's
+        return 0
     libc = ctypes.CDLL(None, use_errno=True)
     become_subreaper(libc)
     size = int.from_bytes(_read(link, SIZE_BYTES), "big")
@@ -163,7 +169,7 @@ def _reap(link: int) -> int:
             os.write(link, b"%s %s\n" % (FAILED, failed))
             return 0
         os.write(link, b"%s %d\n" % (STARTED, child))
-        left = _serve(link, child, woken)
+        left = _serve(link, watched, child, woken)
         if left is not None:
             kill_group(left)
         return 0 if kill_others(woken) else 1
@@ -214,11 +220,14 @@ def _start(
         os._exit(127)
 
 
-def _serve(link: int, child: int, woken: int) -> int | None:
-    """Reap, and send signals, until the socket ends; returns the child if it runs still."""
+def _serve(link: int, watched: int | None, child: int, woken: int) -> int | None:
+    """Reap, and send signals, until the socket ends, or the watched process; returns the child if
+    it runs still."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     poll.register(link, select.POLLIN)
+    if watched is not None:
+        poll.register(watched, select.POLLIN)
     running: int | None = child
     while True:
         ready = [each for each, _ in poll.poll()]
@@ -232,6 +241,8 @@ def _serve(link: int, child: int, woken: int) -> int | None:
                     code = os.waitstatus_to_exitcode(found[1])
                     with contextlib.suppress(OSError):  # the worker has ended
                         os.write(link, b"%s %d\n" % (ENDED, code))
+        if watched in ready:
+            return running
         if link in ready:
             try:
                 signals = os.read(link, 64)
