@@ -20,7 +20,8 @@ from tests.real.support import (
     serving_process,
     until,
 )
-from trio_envserve import RolloutFailed, WorkerLost
+from trio_envserve import RolloutFailed, WorkerLost, open_server
+from trio_envserve.worker import folders
 
 MAKING = "tests.real.making:Making"
 
@@ -114,3 +115,15 @@ async def test_folder_that_nobody_is_left_to_remove_is_gone_at_the_next_start(ju
         assert made.folder.exists()
     async with open_server_process(judge, environment=MAKING):
         await assert_over(made, temporary)
+
+
+async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processes_starts(
+    tmp_path, monkeypatch
+):
+    """With ``workers=0`` there is no guard that would have it removed."""
+    monkeypatch.setattr(folders, "place", lambda: str(tmp_path))
+    left = tmp_path / (folders.PREFIX + "0" * 16)
+    (left / "0").mkdir(parents=True)
+    (left / folders.LOCK).touch()
+    async with open_server("arithmetic", workers=0):
+        await until(lambda: not left.exists())

@@ -21,6 +21,7 @@ import os
 import resource
 import shlex
 import sys
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -44,6 +45,7 @@ from ..net import (
     open_stream,
 )
 from ..net.framing import FramingError
+from ..worker import folders
 from ..worker.config import WorkerConfig
 from ..worker.guard import may_start
 from ..worker.shell import run_worker
@@ -372,6 +374,8 @@ class InProcessWorkers:
             while True:
                 on_messages(_named(worker, await here.receive()))
 
+        # It has no guard that would do this.  Nobody waits for it, however much there is to remove.
+        threading.Thread(target=folders.sweep, name="sweep", daemon=True).start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
             self._tasks[worker] = trio.lowlevel.spawn_system_task(
