@@ -302,6 +302,8 @@ async def test_process_has_the_variables_of_the_worker_but_its_secrets(monkeypat
         named = {"SEEN": None, "TOKEN": os.environ["TOKEN"], "TMPDIR": folder}
         done = await run(written(line), env=named)
         assert done.stdout.decode() == f"a long secret {folder}\n"
+        reaper = (await run(written("cat /proc/$PPID/environ"))).stdout  # empty elsewhere
+        assert b"a long secret" not in reaper
         return "done"
 
     try:

@@ -250,7 +250,7 @@ class _Process:
             try:
                 self._reaper = await trio.lowlevel.open_process(
                     words, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=passed, cwd="/",
-                    start_new_session=True,
+                    env=_inherited(), start_new_session=True,  # the command can read it
                 )  # fmt: skip
             except RuntimeError as error:  # Python's, if no thread can be started for that
                 raise OSError(errno.EAGAIN, str(error)) from error
@@ -288,8 +288,7 @@ class _Process:
         return stdin, stdout, stderr
 
     def _environment(self) -> dict[bytes, bytes]:
-        hidden = {os.fsencode(name) for name in hidden_names()}
-        inherited = {name: value for name, value in os.environb.items() if name not in hidden}
+        inherited = {os.fsencode(name): os.fsencode(value) for name, value in _inherited().items()}
         return {
             name: value
             for name, value in {**inherited, **self._command.env}.items()
@@ -468,6 +467,12 @@ class _Process:
             for stream in (self._stdin, self._stdout, self._stderr):
                 if stream is not None:
                     await stream.aclose()
+
+
+def _inherited() -> dict[str, str]:
+    """The variables of the worker that are not hidden."""
+    hidden = hidden_names()
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def _need(stream: trio.lowlevel.FdStream | None, name: str) -> trio.lowlevel.FdStream:
