@@ -329,6 +329,15 @@ def test_resource_of_an_earlier_router_is_known_again_with_its_name():
     }  # fmt: skip
 
 
+def test_g13_resource_that_the_journal_does_not_know_is_gone():
+    """It was given to another worker, and destroyed again."""
+    machine = Machine(journal=True)
+    assert machine.intend(machine.runs(), named="old") == ("old", INTENDED, "", 0, None)
+    machine.states("old", LEFT)
+    assert not machine.resources.all
+    assert not machine.gives(1000.0)
+
+
 def test_journal_has_what_its_next_server_needs():
     machine = Machine(journal=True)
     execution = machine.runs()

@@ -31,6 +31,11 @@ def test_plan_with_resources_is_the_same_as_data_and_another_than_without():
         assert not plan_of(seed, harsh=is_harsh(seed)).has(FaultKind.RESOURCES)
 
 
+def test_g13_resource_was_destroyed_again_as_its_maker_had_not_heard_that_it_gave_it_up():
+    """That worker told the next server, which took it for a resource that it did not know yet."""
+    assert Protocol(resources=True, hosts=True).run(300).violations == ()
+
+
 class Watched:
     """A judge of a resource that an execution on one of two workers has made."""
 
@@ -111,6 +116,17 @@ def test_g13_destroy_after_a_success_is_seen_unless_its_worker_died_before_it_wa
     watched.see("commanded", "w0", b"", ResourceAnswer("name", ResourceState.GONE, ""), None)
     watched.see("destroyed", "w1", "name", False)
     assert watched.see("destroys", "w1", "name") != []
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_g13_next_server_knows_what_is_gone_if_there_is_a_journal(journal: bool):
+    watched = Watched(journal=journal)
+    watched.see("destroys", "w0", "name")
+    watched.see("destroyed", "w0", "name", True)
+    watched.see("commanded", "w0", b"", ResourceAnswer("name", ResourceState.GONE, ""), None)
+    watched.see("is", "w0", {"died_s": 1.0})
+    watched.see("is", "server1", {"epoch": b""})
+    assert bool(watched.see("destroys", "w1", "name")) is journal
 
 
 def test_g13_name_that_is_given_twice_is_seen():

@@ -24,7 +24,8 @@ of its resources.  With a journal each answer, and each cleaning, waits until wh
 
 After a restart the resources of the journal belong to the holders that it names.  The worker of a
 host that lives on keeps its own, the others are given on once all earlier lives are proven dead.
-A router without a journal learns from the workers that it takes over what they hold.
+A router without a journal learns from the workers that it takes over what they hold; to one with a
+journal, a resource that the journal does not know is gone.
 """
 
 from __future__ import annotations
@@ -262,6 +263,8 @@ class Resources:
                 raise ProtocolError("a resource with a text that is empty, too long or unprintable")
         resource, after, refused, name = worker.resources.get(place), 0, "", named or ""
         is_new = place not in worker.intended and named not in self.all
+        if named and self._journal.on:  # a name is safe before it is told: so this one is gone
+            is_new = False
         if resource is None and not name:
             refused = self._refusal(execution) if is_new else "it was given up"
         if resource is None and is_new and not refused:

@@ -8,7 +8,8 @@ written that down.  So a destroy may come again if its worker has died before it
 written down, and else not.  Who sleeps destroys nothing until it wakes.
 
 At the end everything is destroyed but what the last server says to be stuck.  A server without a
-journal takes with it what it knew.
+journal takes with it what it knew: the next one may have destroyed again what the worker of a host,
+which lives on and has not heard of that, still states.
 """
 
 from __future__ import annotations
@@ -98,6 +99,9 @@ class ResourceJudge(Judge):
     def _is(self, who: str, facts: dict[str, object]) -> None:
         if "server" in facts:
             self._home[who] = str(facts["server"])
+        if "epoch" in facts and not self._durable:  # another server, which knows nothing of it
+            for made in self._made.values():
+                made.is_over, made.destroyed_by = False, ""
         if facts.get("died_s") is not None:
             self._dead.add(who)
         if "asleep" in facts:
