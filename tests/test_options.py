@@ -108,7 +108,7 @@ def test_file_of_a_server_says_what_is_not_given(tmp_path: Path):
         ("wrokers = 2", "no option 'wrokers'; did you mean 'workers'?"),
         ('workers = "many"', "a number or a range such as 2..64, not 'many'"),
         ("[limits]\nretenton_s = 60", r"no limit 'retenton_s'; did you mean 'retention_s'"),
-        ("[limits]\nxyz = 60", r"no limit 'xyz' (known: announce_bytes, "),
+        ("[limits]\nxyz = 60", r"no limit 'xyz' (known: account_resources, "),
         ("[limits]\nwaiters = 1.5", "waiters is a whole number"),
         ('curve = "nowhere"', "nowhere/server.key: No such file"),
         ("limits = 3", "limits is a table, not 3"),
