@@ -352,7 +352,9 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seen(folder: Path) -> dict[str, int]:
-    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    """All paths below, with their times, but for what Python keeps of modules."""
+    paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {str(path): path.lstat().st_mtime_ns for path in paths}
 
 
 @pytest.mark.parametrize(("words", "code", "why"), CASES, ids=[words for words, _, _ in CASES])

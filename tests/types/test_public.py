@@ -78,7 +78,12 @@ def callables(found):
 def annotations(found):
     """The annotations of a public name, as they are written."""
     for function in callables(found):
-        yield from function.__annotations__.values()
+        said = vars(function).get("__signature__")  # of the method that a face passes on
+        if said is None:
+            yield from function.__annotations__.values()
+        else:
+            yield from (each.annotation for each in said.parameters.values())
+            yield said.return_annotation
     if inspect.isclass(found):
         for name, annotation in inspect.get_annotations(found).items():
             if not name.startswith("_"):

@@ -117,7 +117,7 @@ class Holder(Protocol):
         """The worker's id and its host, for people."""
 
 
-class Maker(Protocol):
+class ResourceMaker(Protocol):
     """An execution as resources see it."""
 
     number: int
@@ -148,7 +148,7 @@ class HeldResource:
     """Life of its holder; empty: it has none."""
     holder: Holder | None = None
     """The holder, if that is a worker here."""
-    execution: Maker | None = None
+    execution: ResourceMaker | None = None
     """The execution that holds it; None of a cleaning, and if that is not known here."""
     dispatch: int = 0
     """Number of the dispatch of its execution."""
@@ -222,7 +222,7 @@ class Resources:
         self._warn = warn
         self.all: dict[str, HeldResource] = {}
         """By name."""
-        self._made: dict[Maker, dict[HeldResource, None]] = {}
+        self._made: dict[ResourceMaker, dict[HeldResource, None]] = {}
         """Those that executions hold."""
         self.of: Counter[SessionId] = Counter()
         """Number of the resources of each account."""
@@ -250,7 +250,11 @@ class Resources:
     # -- what workers say -------------------------------------------------------
 
     def intend(
-        self, worker: Holder, execution: Maker | None, intent: ResourceIntended, now_s: float
+        self,
+        worker: Holder,
+        execution: ResourceMaker | None,
+        intent: ResourceIntended,
+        now_s: float,
     ) -> None:
         """Enter a resource, and answer with its name, or why it is refused.  With a name the intent
         is that of an earlier router, or comes again.  ProtocolError if no worker of this project
@@ -273,7 +277,7 @@ class Resources:
             after, name = resource.after, resource.name
         self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
 
-    def _refusal(self, execution: Maker | None) -> str:
+    def _refusal(self, execution: ResourceMaker | None) -> str:
         """Reason for which no resource may be created now; empty if it may."""
         limits, journal = self._limits, self._journal
         if execution is None or not execution.is_wanted:
@@ -292,7 +296,11 @@ class Resources:
         return ""
 
     def _enter(
-        self, worker: Holder, execution: Maker | None, intent: ResourceIntended, now_s: float
+        self,
+        worker: Holder,
+        execution: ResourceMaker | None,
+        intent: ResourceIntended,
+        now_s: float,
     ) -> HeldResource:
         account = b"" if execution is None else execution.session.id
         sequence = 0 if execution is None else execution.sequence
@@ -311,7 +319,9 @@ class Resources:
         self._attach(made, worker, execution)
         return made
 
-    def _attach(self, resource: HeldResource, worker: Holder, execution: Maker | None) -> None:
+    def _attach(
+        self, resource: HeldResource, worker: Holder, execution: ResourceMaker | None
+    ) -> None:
         """Let an execution hold a resource; None: nobody knows which one."""
         worker.resources[resource.place] = resource
         worker.intended.add(resource.place)
@@ -381,7 +391,7 @@ class Resources:
 
     # -- ends of holders ----------------------------------------------------------
 
-    def end(self, execution: Maker, now_s: float) -> None:
+    def end(self, execution: ResourceMaker, now_s: float) -> None:
         """Give on what an execution has left that was reported, or whose worker is proven dead."""
         for resource in list(self._made.get(execution, ())):
             self._release(resource, now_s)

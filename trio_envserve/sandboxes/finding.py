@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -39,6 +38,8 @@ def find_provider(name: str) -> Provider:
         module, _, attribute = BUILT_IN[name].partition(":")
         found: Any = import_module(module)
         return cast(Provider, getattr(found, attribute) if attribute else found)
+    from importlib.metadata import entry_points  # costs more than the rest of an environment
+
     others = entry_points(group=GROUP)
     if name not in others.names:
         known = sorted({*BUILT_IN, *others.names})
