@@ -462,7 +462,7 @@ class Rollout:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> CompletedProcess:
-        """Like :meth:`run`, for environments that run in a thread.
+        """Like ``run``, for environments that run in a thread.
 
         May be called in any thread that the environment starts, while the rollout runs.  Raises
         :class:`RolloutCancelled`, too.
