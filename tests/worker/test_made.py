@@ -425,7 +425,7 @@ async def test_folder_of_code_that_leaves_its_cancelled_scope_open_is_removed(pl
         await runner.run(request(), request_id="r", here=True)
 
     async with opened(load(Code("trio", body)), threads=2) as runner:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:  # noqa: ASYNC112  # a task, for its scope
             nursery.start_soon(run, runner)
         [base] = place.iterdir()
         assert [each.name for each in base.iterdir()] == ["lock"]

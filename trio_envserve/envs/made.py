@@ -316,7 +316,8 @@ class ProcessBlock:
     ) -> None:  # fmt: skip
         if self._process is not None:
             self._source.soon(self._process.end)  # also where the rollout is cancelled
-            await self._source.call(self._process.aclose)
+            # A cancelled caller need not wait: the end is under way.
+            await self._source.call(self._process.aclose)  # noqa: ASYNC102
 
     def __enter__(self) -> BlockingProcess:
         self._once()

@@ -86,7 +86,7 @@ class Resource:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
-        await self._keeper.close(self._made.pop())
+        await self._keeper.close(self._made.pop())  # noqa: ASYNC102  # shields itself, with limits
 
     def __enter__(self) -> Any:
         made = self._keeper.open_sync(self._wanted)

@@ -266,7 +266,8 @@ class SandboxBlock:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:  # fmt: skip
-        ended: bool | None = await self._block.__aexit__(kind, error, traceback)
+        # What it awaits shields itself, and has limits.
+        ended: bool | None = await self._block.__aexit__(kind, error, traceback)  # noqa: ASYNC102
         return ended
 
     def __enter__(self) -> Sandbox:

@@ -268,7 +268,7 @@ class CarriedResources:
             await self._carrier.call(state)
         except BaseException:
             made.is_creating = False
-            await self.close(made)
+            await self.close(made)  # noqa: ASYNC102  # shields itself, and has limits
             raise
         return made
 
@@ -352,7 +352,7 @@ async def _create(made: OpenResource) -> None:
         try:
             await asyncio.shield(call)
         finally:
-            await _settled(call)
+            await _settled(call)  # noqa: ASYNC102  # a thread: nothing ends it
             if call.exception() is None:
                 made.handle = call.result()
     if inspect.isawaitable(made.handle):
@@ -383,7 +383,7 @@ async def _settled(call: asyncio.Future[Any], within_s: float = math.inf) -> boo
         try:
             left_s = None if math.isinf(within_s) else until_s - loop.time()
             await asyncio.wait((call,), timeout=left_s)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # noqa: ASYNC103  # the caller raises it, once all is done
             is_cancelled = True
     return is_cancelled
 
