@@ -259,7 +259,7 @@ class Shopkeeper:
     "function", [lambda name, handle: None, Shopkeeper().destroy, partial(destroy), 3]
 )
 def test_function_that_another_worker_cannot_find_is_refused(function: Any):
-    with pytest.raises(TypeError, match="make it a function at the top of a module"):
+    with pytest.raises(TypeError, match="as a function at the top of a module"):
         wanted_resource("sandbox", create, function)
 
 
@@ -269,9 +269,52 @@ def test_kind_that_is_no_short_text_is_refused(kind: Any):
         wanted_resource(kind, create, destroy)
 
 
-def test_what_creates_must_be_called():
-    with pytest.raises(TypeError, match="what creates a sandbox is a function, not int"):
+def within() -> Any:
+    def destroy(name: str, handle: Any) -> None: ...
+
+    return destroy
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda name, handle: None, "is a lambda: write it"),
+        (within(), "is destroy, which stands in a function: write it"),
+        (Shopkeeper.destroy, "is Shopkeeper.destroy, which the module .*test_resources does not"),
+    ],
+)
+def test_function_that_another_worker_cannot_find_is_described(function: Any, told: str):
+    with pytest.raises(TypeError, match=f"destroy of the resource sandbox {told}"):
+        wanted_resource("sandbox", create, function)
+
+
+def test_create_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="create of the resource sandbox is a function, not int"):
         wanted_resource("sandbox", 3, destroy)
+
+
+def test_create_that_was_called_already_is_refused_without_a_warning():
+    with pytest.raises(TypeError, match="not coroutine: write its name without a call"):
+        wanted_resource("sandbox", acreate("name"), destroy)
+
+
+def destroy_by_name(name: str) -> None:
+    """Lacks the handle."""
+
+
+@pytest.mark.parametrize(
+    ("made_by", "ended_by", "told"),
+    [
+        (create, destroy_by_name, r"destroy of .* is called with \(name, handle\): too many"),
+        (lambda: 1, destroy, r"create of .* is called with \(name\): too many"),
+        (lambda name, size: 1, destroy, r"called with \(name\): missing .* 'size'"),
+    ],
+)
+def test_function_with_other_arguments_is_refused_before_anything_is_created(
+    made_by: Any, ended_by: Any, told: str
+):
+    with pytest.raises(TypeError, match=told):
+        wanted_resource("sandbox", made_by, ended_by)
 
 
 def test_rollout_that_no_worker_runs_has_no_resources():

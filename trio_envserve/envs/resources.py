@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
@@ -26,7 +26,7 @@ KIND_BYTES = 64
 REFERENCE_BYTES = 1024
 """Most bytes of a reference."""
 
-_TOP = "make it a function at the top of a module: another worker may have to call it"
+_TOP = "write it as a function at the top of a module, where another worker can find it"
 
 
 class ResourceError(EnvServeError):
@@ -109,18 +109,26 @@ def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
             f"the kind of a resource is printable text of 1 to {KIND_BYTES} bytes, not {kind!r:.80}"
         )
     if not callable(create):
-        raise TypeError(f"what creates a {kind} is a function, not {type(create).__name__}")
-    return WantedResource(str.__str__(kind), create, destroy, _reference(kind, destroy))
+        given = type(create).__name__
+        text = f"create of the resource {kind} is a function, not {given}"
+        if inspect.iscoroutine(create):
+            create.close()  # it never runs, and without this the interpreter warns of that
+            text += ": write its name without a call"
+        raise TypeError(text)
+    _check_call(f"create of the resource {kind}", create, "name")
+    reference = _reference(kind, destroy)
+    _check_call(f"destroy of the resource {kind}", destroy, "name", "handle")
+    return WantedResource(str.__str__(kind), create, destroy, reference)
 
 
 def _reference(kind: str, destroy: Any) -> str:
     if not inspect.isfunction(destroy):
         what = type(destroy).__name__
-        raise TypeError(f"what destroys a {kind} is a function, not a {what}: {_TOP}")
+        raise TypeError(f"destroy of the resource {kind} is a function, not {what}: {_TOP}")
     module, name = destroy.__module__ or "", destroy.__qualname__
     loaded = sys.modules.get(module)
     if loaded is None or getattr(loaded, name, None) is not destroy:
-        raise TypeError(f"{name}, which destroys a {kind}, is not {module}.{name}: {_TOP}")
+        raise TypeError(f"destroy of the resource {kind} is {_described(destroy)}: {_TOP}")
     file = getattr(loaded, "__file__", "") if "@" in module else ""
     reference = "|".join((name, module, file)) if file else f"{name}|{module}"
     if not reference.isprintable() or len(reference.encode()) > REFERENCE_BYTES:
@@ -128,6 +136,28 @@ def _reference(kind: str, destroy: Any) -> str:
             f"the names of {name:.80} and its module take more than {REFERENCE_BYTES} bytes"
         )
     return reference
+
+
+def _described(destroy: FunctionType) -> str:
+    """A function that cannot be found by its name, in words."""
+    if destroy.__name__ == "<lambda>":
+        return "a lambda"
+    if "<locals>" in destroy.__qualname__:
+        return f"{destroy.__name__}, which stands in a function"
+    return f"{destroy.__qualname__}, which the module {destroy.__module__} does not have"
+
+
+def _check_call(what: str, function: Callable[..., Any], *args: str) -> None:
+    """Raise TypeError if a function does not take these arguments.  Only a call in another worker
+    would show that of ``destroy``, when the resource is there already."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function in C that does not say what it takes
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        raise TypeError(f"{what} is called with ({', '.join(args)}): {error}") from None
 
 
 def find_destroy(reference: str) -> Callable[[str, Any], Any]:

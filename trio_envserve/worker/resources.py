@@ -134,7 +134,7 @@ class WorkerResources:
             text = "%s: it could not be destroyed: %s; the server tries again, or gives up"
             log(logging.WARNING, text, about, why)
         else:
-            log(logging.INFO, "%s: it is destroyed in the place of its rollout", about)
+            log(logging.INFO, "%s: it was destroyed here, in the place of its rollout", about)
         self.take(Cleaned(clean.name, clean.turn, why))
 
     async def _clean(self, clean: Clean) -> str:
@@ -285,8 +285,8 @@ class CarriedResources:
         if encoded.error is not None:
             why = _why(encoded.error)
         raise ResourceError(
-            f"the handle that creating a {kind} returned cannot be kept: {why}. Return a small "
-            "value that another process can use, such as the id of what was created"
+            f"create of the resource {kind} returned a handle that cannot be kept: {why}. Return "
+            "a small value that another process can use, such as the id of what was created"
         )
 
     async def close(self, made: OpenResource) -> None:
@@ -307,8 +307,8 @@ class CarriedResources:
         for function in (wanted.create, wanted.destroy):
             if inspect.iscoroutinefunction(function):
                 raise TypeError(
-                    f"{function.__qualname__} is a coroutine function, and this code runs in a "
-                    "thread: make it a plain function"
+                    f"{function.__qualname__} is a coroutine function, which with cannot call: "
+                    "write async with, or, in a thread, make it a plain function"
                 )
         made: OpenResource = self._carrier.call_sync(partial(self._resources.intend, wanted))
         made.is_creating = True
