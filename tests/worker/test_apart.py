@@ -119,7 +119,7 @@ async def test_a_blocking_call_on_a_loop_is_refused():
     for function in (body, on_asyncio(body)):
         async with opened(load(function), threads=2) as runner:
             with pytest.raises(
-                EnvironmentFailure, match=r"on the loop: .* await ask\(\) \(apart\(\)"
+                EnvironmentFailure, match=r"on the event loop, .* such as ask\(\), apart\(\)"
             ):
                 await runner.run(request(), request_id="ab#0")
 
@@ -129,7 +129,7 @@ async def test_a_coroutine_in_a_thread_is_refused():
         rollout.apart(scorers.own_pid).send(None)
 
     async with opened(load(body), threads=2) as runner:
-        with pytest.raises(EnvironmentFailure, match=r"runs in a thread: call .*\(apart_sync\(\)"):
+        with pytest.raises(EnvironmentFailure, match=r"runs in a thread, .* apart_sync\(\)"):
             await runner.run(request(), request_id="ab#0")
 
 

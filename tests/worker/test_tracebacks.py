@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import traceback
@@ -67,11 +68,36 @@ async def test_the_traceback_of_a_rollout_has_only_the_authors_frames(environmen
     assert {*files_of(error.info.traceback)} == {__file__}
 
 
+async def enters_nonsense(rollout: Any) -> None:
+    async with rollout.sandbox("no such provider"):
+        pass
+
+
+async def enters_a_sandbox_without_an_image(rollout: Any) -> None:
+    async with rollout.sandbox("docker"):
+        pass
+
+
+async def names_a_wrong_size(rollout: Any) -> None:
+    rollout.sandbox("bubblewrap", memory_bytes="1g")
+
+
+@pytest.mark.parametrize(
+    "environment", [enters_nonsense, enters_a_sandbox_without_an_image, names_a_wrong_size]
+)
+async def test_mistake_in_a_sandbox_is_placed_at_the_authors_line(environment: Any):
+    """It was placed in contextlib, or in the generated __init__ of a dataclass."""
+    line = environment.__code__.co_firstlineno + 1
+    where = f" at test_tracebacks.py:{line} in {environment.__name__}"
+    assert where in str(await failure_of(environment))
+
+
 MINE = "/home/author/environment.py"
 OURS = tracebacks.__file__
 BUILT_IN = arithmetic.__file__
 TRIO = os.path.join(os.path.dirname(trio.__file__), "_core", "_run.py")
 THREADS = threading.__file__
+BLOCKS = contextlib.__file__
 IMPORTS = "<frozen importlib._bootstrap>"
 
 
@@ -97,6 +123,8 @@ def traceback_through(*files: str) -> TracebackType:
         ([OURS, BUILT_IN, OURS], [BUILT_IN], True),
         ([OURS, MINE, TRIO, MINE], [MINE, TRIO, MINE], True),
         ([MINE, TRIO, THREADS], [MINE, TRIO, THREADS], True),
+        ([OURS, MINE, BLOCKS, OURS, BLOCKS, OURS], [MINE], True),
+        ([OURS, MINE, BLOCKS, MINE], [MINE, BLOCKS, MINE], True),
         ([TRIO, OURS, THREADS, IMPORTS], [TRIO, OURS, THREADS, IMPORTS], False),
         ([THREADS], [THREADS], False),
     ],

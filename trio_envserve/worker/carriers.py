@@ -89,8 +89,8 @@ class TrioCarrier:
 
 
 _ON_LOOP = (
-    "what ends in _sync blocks, and this code runs on the loop: make it async def, and await ask() "
-    "(apart(), save()), and write async with, not with"
+    "this code runs on the event loop, which nothing may block: in an async def, await the call "
+    "without _sync, such as ask(), apart() or exec(), and write async with, not with"
 )
 
 
@@ -197,8 +197,8 @@ class ThreadCarrier:
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """Raises ``TypeError``: this environment runs in a thread."""
         raise TypeError(
-            "this environment runs in a thread: call ask_sync() (apart_sync(), save_sync()), and "
-            "write with, not async with"
+            "this environment runs in a thread, where nothing is awaited: write the call with "
+            "_sync, such as ask_sync(), apart_sync() or exec_sync(), and with, not async with"
         )
 
     def call_sync(self, work: Work) -> Any:

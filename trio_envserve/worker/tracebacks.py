@@ -5,7 +5,9 @@ Theory of operation
 Between the worker and the environment's code stand frames of this package, of trio,
 asyncio, threads and the import system.  They say nothing to the author, whose mistake is
 to be found.  :func:`own_frames` leaves out those of this package everywhere, and the
-others before the author's first frame; behind it they may say what was called wrongly.
+others before the author's first frame; behind it they may say what was called wrongly.  A block
+or a dataclass of this package is entered through a frame of ``contextlib`` or of a generated
+``__init__``, which says nothing, wherever it stands.
 The environments that come with this package count as an author's.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import os
 import threading
@@ -46,6 +49,8 @@ def own_frames(tb: TracebackType | None) -> TracebackType | None:
         file = each.tb_frame.f_code.co_filename
         if is_ours(file) or (not kept and _is_machinery(file)):
             left_out = True
+            while len(kept) > 1 and _is_entrance(kept[-1]):
+                kept.pop()
         else:
             kept.append(each)
         each = each.tb_next
@@ -65,6 +70,13 @@ def has_own_frames(tb: TracebackType | None) -> bool:
             return True
         tb = tb.tb_next
     return False
+
+
+def _is_entrance(tb: TracebackType) -> bool:
+    """Whether a frame may stand between a caller and a block or a dataclass."""
+    code = tb.tb_frame.f_code
+    is_generated = code.co_filename == "<string>" and code.co_name == "__init__"
+    return is_generated or code.co_filename == contextlib.__file__
 
 
 def _is_machinery(file: str) -> bool:
