@@ -305,7 +305,7 @@ def _remove(program: str, name: str, handle: Any) -> None:
             [program, "rm", "--force", "--volumes", container_of(name)],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=CLIENT_S, cwd=_NOWHERE,
         )  # fmt: skip
-        text = ended.stderr.decode(errors="replace")
+        text = ended.stderr.decode(errors="replace").strip()
         if ended.returncode and "no such container" not in text.lower():
             raise SandboxUnavailable(f"{program} cannot remove a container: {text[-500:]}")
         if is_last:
