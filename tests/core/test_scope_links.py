@@ -184,8 +184,8 @@ def test_server_that_closes_tells_what_it_leaves(is_journaled: bool):
         pair.want(number)
     pair.give(CloseAsked(pair.now_s, ClosingStage.ENDING))
     pair.settle()
-    (line,) = [each.text for each in pair.reports if each.text.startswith("33 resources are left")]
-    then = "the next server with this journal" if is_journaled else "do that by hand"
+    (line,) = [each.text for each in pair.reports if each.text.startswith("resources left: 33;")]
+    then = "the next server with this journal" if is_journaled else "destroy them by hand"
     assert then in line
     assert line.endswith("-31 (sandbox) and 1 more")
 

@@ -822,12 +822,12 @@ class Router:
         tick."""
         left = list(self.resources.all.values())
         if left:
-            then = "nobody destroys them: do that by hand"
+            then = "destroy them by hand, since no later server does"
             if self.journal.on and not self.journal.lost:
                 then = "the next server with this journal destroys them"
             names = ", ".join(f"{each.name} ({each.kind})" for each in left[:SHOWN])
             more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-            self.report("warning", f"{len(left)} resources are left, and {then}: {names}{more}")
+            self.report("warning", f"resources left: {len(left)}; {then}: {names}{more}")
 
     def held(self) -> Held:
         """The things that closing waits for."""

@@ -203,7 +203,7 @@ class Sandbox:
         env: Mapping[str, str] | None, most_bytes: int,
     ) -> Callable[[], Awaitable[ExecResult]]:  # fmt: skip
         if self._opened is None:
-            raise RuntimeError("the sandbox has ended with its block")
+            raise RuntimeError("the sandbox has ended with its block: call it inside of that")
         if isinstance(argv, (str, bytes)) or not argv:
             raise TypeError(
                 'a command is a list, such as ["ls", "-l"]; a line of shell is ["sh", "-c", line], '

@@ -122,8 +122,8 @@ def _check_oracle(findings: Findings, numbers: Sequence[float], most: object) ->
         findings.say(
             "oracle", "failed",
             f"{len(short)} of {len(numbers)} right answers (the model oracle) earn less than "
-            f"{full:g}, the least {min(short):g}: the oracle or the reward is wrong, or the "
-            "environment says max_reward, or max_reward = None",
+            f"{full:g}, the least {min(short):g}: mend the oracle or the reward, or say in the "
+            "environment what a right answer earns (max_reward = 0.5; None: not checked)",
         )  # fmt: skip
     else:
         findings.say("oracle", "ok", f"right answers (the model oracle) earn {full:g} or more")
