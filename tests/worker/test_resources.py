@@ -154,14 +154,19 @@ async def acreate_badly(name: str) -> Any:
     create_badly(name)
 
 
-@pytest.mark.parametrize("handle", [object(), "h" * 5000], ids=["no value", "too large"])
+@pytest.mark.parametrize(
+    ("handle", "why"),
+    [(object(), "handle: cannot encode .*"), ("h" * 5000, "it takes more than 4096 bytes")],
+    ids=["no value", "too large"],
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_handle_that_cannot_be_kept_is_an_error_in_words(
-    backend: str, handle: Any, shop: Shop
+    backend: str, handle: Any, why: str, shop: Shop
 ):
     shop.says_handle = handle
+    told = f"create of the resource sandbox returned a handle .* kept: {why}. Return a small value"
     async with served(Making(backend)) as (server, client):
-        with pytest.raises(RolloutFailed, match="Return a small value") as raised:
+        with pytest.raises(RolloutFailed, match=told) as raised:
             await client.run_rollout({})
         assert raised.value.code == "resource"
         assert (shop.there, server.stats().resources) == ({}, 0)
@@ -279,7 +284,7 @@ def within() -> Any:
     ("function", "told"),
     [
         (lambda name, handle: None, "is a lambda: write it"),
-        (within(), "is destroy, which stands in a function: write it"),
+        (within(), "is destroy, a function within another one: write it"),
         (Shopkeeper.destroy, "is Shopkeeper.destroy, which the module .*test_resources does not"),
     ],
 )
@@ -305,9 +310,9 @@ def destroy_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("made_by", "ended_by", "told"),
     [
-        (create, destroy_by_name, r"destroy of .* is called with \(name, handle\): too many"),
-        (lambda: 1, destroy, r"create of .* is called with \(name\): too many"),
-        (lambda name, size: 1, destroy, r"called with \(name\): missing .* 'size'"),
+        (create, destroy_by_name, r"destroy of .* is called with \(name, handle\), which .*: too many"),
+        (lambda: 1, destroy, r"create of .* is called with \(name\), which .*: too many"),
+        (lambda name, size: 1, destroy, r"called with \(name\), which .*: missing .* 'size'"),
     ],
 )
 def test_function_with_other_arguments_is_refused_before_anything_is_created(

@@ -143,7 +143,7 @@ def _described(destroy: FunctionType) -> str:
     if destroy.__name__ == "<lambda>":
         return "a lambda"
     if "<locals>" in destroy.__qualname__:
-        return f"{destroy.__name__}, which stands in a function"
+        return f"{destroy.__name__}, a function within another one"
     return f"{destroy.__qualname__}, which the module {destroy.__module__} does not have"
 
 
@@ -157,7 +157,8 @@ def _check_call(what: str, function: Callable[..., Any], *args: str) -> None:
     try:
         signature.bind(*args)
     except TypeError as error:
-        raise TypeError(f"{what} is called with ({', '.join(args)}): {error}") from None
+        text = f"{what} is called with ({', '.join(args)}), which it does not take: {error}"
+        raise TypeError(text) from None
 
 
 def find_destroy(reference: str) -> Callable[[str, Any], Any]:

@@ -283,7 +283,7 @@ class CarriedResources:
             return bytes(encoded.value)
         why = f"it takes more than {HANDLE_BYTES} bytes"
         if encoded.error is not None:
-            why = _why(encoded.error)
+            why = describe_exception(encoded.error).message[:WHY_CHARS]
         raise ResourceError(
             f"create of the resource {kind} returned a handle that cannot be kept: {why}. Return "
             "a small value that another process can use, such as the id of what was created"
