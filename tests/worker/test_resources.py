@@ -310,7 +310,11 @@ def destroy_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("made_by", "ended_by", "told"),
     [
-        (create, destroy_by_name, r"destroy of .* is called with \(name, handle\), which .*: too many"),
+        (
+            create,
+            destroy_by_name,
+            r"destroy of .* called with \(name, handle\), which .*: too many",
+        ),
         (lambda: 1, destroy, r"create of .* is called with \(name\), which .*: too many"),
         (lambda name, size: 1, destroy, r"called with \(name\), which .*: missing .* 'size'"),
     ],
