@@ -21,7 +21,7 @@ from tests.real.support import assert_gone
 from tests.worker.helpers import BACKENDS, opened, request
 from trio_envserve import ProcessFailed, ProcessNotStarted, ProcessTimeout, redaction
 from trio_envserve.envs import load
-from trio_envserve.envs.made import TAIL_BYTES
+from trio_envserve.envs.made import TAIL_BYTES, run_of
 from trio_envserve.worker import folders as folders_module
 from trio_envserve.worker import made as made_module
 from trio_envserve.worker.failures import EnvironmentFailure
@@ -346,6 +346,11 @@ async def test_command_that_is_none_is_refused(command, options, error):
         return "done"
 
     assert await ran(body) == "done"
+
+
+def test_input_that_is_a_text_is_refused_with_what_to_write():
+    with pytest.raises(TypeError, match=r"is bytes, not str: write text.encode\(\)"):
+        run_of("text", None, 1, False)
 
 
 # -- the end of an attempt ------------------------------------------------------------

@@ -384,7 +384,8 @@ def _encoded(word: Any, what: str) -> bytes:
 def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> ProcessRun:
     """How a command is run, checked.  Raises TypeError or ValueError."""
     if not isinstance(input, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the input of a process is bytes, not {type(input).__name__}")
+        how = ": write text.encode()" if isinstance(input, str) else ""
+        raise TypeError(f"the input of a process is bytes, not {type(input).__name__}{how}")
     if timeout_s is None:
         timeout_s = math.inf
     for name, value, kinds in (
