@@ -236,6 +236,14 @@ async def takes_it_for_the_input(rollout: Any) -> Any:
     return rollout["question"]
 
 
+async def awaits_a_process(rollout: Any) -> Any:
+    return await rollout.process(["true"])
+
+
+async def never_enters_a_sandbox(rollout: Any) -> Any:
+    return await rollout.sandbox("bubblewrap").exec(["true"])
+
+
 def takes_it_for_the_input_in_a_thread(rollout: Any) -> Any:
     return rollout.get("question")
 
@@ -247,6 +255,9 @@ def takes_it_for_the_input_in_a_thread(rollout: Any) -> Any:
         (SleepsOnTrio, "trio code"),
         (sleeps_on_asyncio, 'set backend = "asyncio"'),
         (forgets_to_await, "await rollout.ask(...)"),
+        (forgets_to_await, "A plain function calls the one with _sync"),
+        (awaits_a_process, "A block is entered: async with"),
+        (never_enters_a_sandbox, "A block is entered: async with"),
         (takes_it_for_the_input, "is rollout.input"),
         (takes_it_for_the_input_in_a_thread, "is rollout.input"),
     ],

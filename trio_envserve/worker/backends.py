@@ -104,8 +104,21 @@ _THREAD_NOTE = (
 )
 
 
+_BLOCKS = tuple(
+    sign
+    for block in ("Resource", "SandboxBlock", "ProcessBlock")
+    for sign in (f"'{block}' object ", f"object {block} can't be used in 'await'")
+)
 _MISTAKES = (
-    (("'coroutine' object ",), "A coroutine must be awaited: answer = await rollout.ask(...)."),
+    (
+        ("'coroutine' object ",),
+        "A coroutine must be awaited: answer = await rollout.ask(...). A plain function calls the "
+        "one with _sync instead: answer = rollout.ask_sync(...).",
+    ),
+    (
+        _BLOCKS,
+        "A block is entered: async with rollout.sandbox(...) as sandbox (in a thread: with).",
+    ),
     (("'Rollout' object ",), "What the rollout is asked is rollout.input."),
 )
 """Mistakes on every backend: the text of the error, and what to write instead."""
