@@ -109,7 +109,7 @@ async def test_asking_in_the_wrong_way_says_how():
     async def wrong_in_trio(rollout):
         rollout.ask_sync([])
 
-    with pytest.raises(EnvironmentFailure, match=r"call ask_sync\(\)"):
+    with pytest.raises(EnvironmentFailure, match=r"such as ask_sync\(\)"):
         await run(load(wrong_in_thread))
     with pytest.raises(EnvironmentFailure, match=r"await ask\(\)"):
         await run(load(wrong_in_trio))
