@@ -201,6 +201,20 @@ def test_code_for_threads_asks_its_judge_on_the_loop():
     assert [one.value for one in report.outcomes().values()] == ["right"]
 
 
+@pytest.mark.parametrize("how", ["run", "run_sync", "process", "sandbox"])
+def test_rollout_that_starts_a_process_got_a_reward_that_was_wrong(how: str):
+    """The virtual clock passed the limit of the process while that worked."""
+
+    async def environment(rollout: Rollout) -> dict[str, Any]:
+        await getattr(rollout, how)("true" if how == "sandbox" else ["true"])
+        return {"reward": 1.0}
+
+    report = run_trial(environment, [Ask({})], faults=())
+    (told,) = report.outcomes().values()
+    assert isinstance(told.error, RolloutFailed)
+    assert "a trial runs no processes and no sandboxes" in str(told.error)
+
+
 def test_set_up_and_torn_down_in_every_life():
     said: list[str] = []
 

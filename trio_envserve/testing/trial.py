@@ -57,7 +57,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack
-from typing import Any, Literal, NamedTuple, TypeAlias, Unpack, cast, final
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, Unpack, cast, final
 
 import trio
 
@@ -143,6 +143,13 @@ CANCELS_MOST = 1000
 """Number of times that code may ignore a ``Cancelled``; then it is ended."""
 
 
+NO_PROCESSES = (
+    "a trial runs no processes and no sandboxes: its clock is virtual, and would pass all limits "
+    "while they work; test this with the fixture envserve_server"
+)
+"""Refusal of what takes real time."""
+
+
 class IgnoredCancel(RuntimeError):
     """The trial has ended code that ignored its cancel."""
 
@@ -193,7 +200,10 @@ class RecordedEnvironment:
 
     def _begin(self, rollout: Rollout) -> _Running:
         request, given = rollout.input
-        own = dataclasses.replace(rollout, input=given)
+        own: Rollout = _TrialRollout(
+            **{each.name: getattr(rollout, each.name) for each in dataclasses.fields(rollout)}
+        )
+        own = dataclasses.replace(own, input=given)
         if self._loaded.backend == "thread":
             own = dataclasses.replace(
                 own, model=_OnTheLoop(rollout.model),
@@ -294,6 +304,27 @@ class _Passed:
     @staticmethod
     def unwrap() -> None:
         """As trio's outcome."""
+
+
+@final
+class _TrialRollout(Rollout):
+    """A rollout without processes: the virtual clock would not wait for what they do."""
+
+    def process(self, *command: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        raise RuntimeError(NO_PROCESSES)
+
+    async def run(self, *command: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        raise RuntimeError(NO_PROCESSES)
+
+    def run_sync(self, *command: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        raise RuntimeError(NO_PROCESSES)
+
+    def sandbox(self, *provider: Any, **properties: Any) -> NoReturn:
+        """Refused."""
+        raise RuntimeError(NO_PROCESSES)
 
 
 @final
