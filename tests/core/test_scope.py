@@ -386,8 +386,22 @@ def test_worker_remembers_few_cleanings_and_runs_none_twice():
     known = OpenResources()
     for number in range(scope.REMEMBERED + 1):
         assert known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
+        assert not known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
+        known.cleaned(ResourceStated(f"r{number}", LEFT, b"", "", 1), 0)
     assert not known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
     assert known.clean(Clean(f"r{number}", 2, "k", "d", 1.0))
+    assert known.clean(Clean("r0", 1, "k", "d", 1.0)), "it is long over"
+
+
+def test_g13_cleaning_that_is_under_way_is_never_forgotten():
+    """It takes long, and thousands of others pass meanwhile: it comes again with each beat."""
+    known = OpenResources()
+    slow = Clean("slow", 1, "k", "d", 30.0)
+    assert known.clean(slow)
+    for number in range(scope.REMEMBERED + 1):
+        known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
+        known.cleaned(ResourceStated(f"r{number}", GONE, b"", "", 1), 0)
+    assert not known.clean(slow)
 
 
 def test_worker_ignores_answers_that_are_no_news():

@@ -81,7 +81,7 @@ RESEND_S = 2.0
 """Age of a cleaning from which on it is sent again with each beat, in seconds."""
 
 REMEMBERED = 1024
-"""Number of the newest cleanings that a worker remembers, to run none twice."""
+"""Number of the cleanings that have ended last and that a worker remembers, to run none twice."""
 
 SHOWN = 32
 """Number of resources in the statistics: stuck ones first, then the oldest."""
@@ -637,8 +637,10 @@ class OpenResources:
         """Resources of executions, by their numbers."""
         self._results: dict[str, tuple[ResourceStated, int]] = {}
         """The unanswered results of cleanings by name, with the beat after which each was sent."""
+        self._cleaning: dict[str, int] = {}
+        """Cleanings that are under way, and the number of each."""
         self._turns: OrderedDict[str, int] = OrderedDict()
-        """The newest cleanings that have arrived, and the number of each."""
+        """The cleanings that have ended last, and the number of each."""
 
     def __bool__(self) -> bool:
         return bool(self.open or self._results)
@@ -661,17 +663,20 @@ class OpenResources:
 
     def clean(self, clean: Clean) -> bool:
         """Whether a cleaning is news."""
-        if self._turns.get(clean.name, 0) >= clean.turn:
+        name, turn = clean.name, clean.turn
+        if max(self._cleaning.get(name, 0), self._turns.get(name, 0)) >= turn:
             return False
-        self._turns[clean.name] = clean.turn
-        self._turns.move_to_end(clean.name)
-        if len(self._turns) > REMEMBERED:
-            self._turns.popitem(last=False)
+        self._cleaning[name] = turn
         return True
 
     def cleaned(self, result: ResourceStated, beat: int) -> ResourceStated:
-        """Keep the result of a cleaning until it is answered."""
-        self._results[result.name] = result, beat
+        """Keep the result of a cleaning, which has ended, until it is answered."""
+        name = result.name
+        self._turns[name] = max(self._cleaning.pop(name, 0), self._turns.get(name, 0))
+        self._turns.move_to_end(name)
+        if len(self._turns) > REMEMBERED:
+            self._turns.popitem(last=False)
+        self._results[name] = result, beat
         return result
 
     def answered(self, answer: ResourceAnswer) -> Stated | None:
