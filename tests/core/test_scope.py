@@ -439,6 +439,34 @@ def test_worker_forgets_what_a_later_router_has_answered_in_any_order():
     assert not known.open
 
 
+def test_g10_answers_about_many_resources_take_steps_of_one_each():
+    """A worker with a thousand rollouts that are cancelled at once gets all answers in one turn."""
+
+    class Counted(dict[int, Any]):
+        steps = 0
+
+        def items(self) -> Any:
+            Counted.steps += len(self)
+            return super().items()
+
+        def values(self) -> Any:
+            Counted.steps += len(self)
+            return super().values()
+
+    known = OpenResources()
+    known.open = Counted()
+    for number in range(100):
+        known.intend(ResourceIntended(number, number, "k", "d"), 0)
+        known.answered(ResourceAnswer(f"n{number}", INTENDED, "", number))
+        known.state(number, GONE, b"", "", 0)
+    for number in range(100):
+        assert known.waits(number)
+        known.answered(ResourceAnswer(f"n{number}", GONE, ""))
+        assert not known.waits(number)
+        known.end_of(number)
+    assert (len(known.open), Counted.steps) == (0, 0)
+
+
 # -- against a model ----------------------------------------------------------------------
 
 Message: TypeAlias = "ResourceIntended | ResourceStated | ResourceAnswer | Clean | Statement"

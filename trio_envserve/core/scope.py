@@ -635,6 +635,10 @@ class OpenResources:
     def __init__(self) -> None:
         self.open: dict[int, _OpenResource] = {}
         """Resources of executions, by their numbers."""
+        self._named: dict[str, _OpenResource] = {}
+        """Those that have a name, by that."""
+        self._made: dict[int, dict[int, _OpenResource]] = {}
+        """Those of each execution, by their numbers."""
         self._results: dict[str, tuple[ResourceStated, int]] = {}
         """The unanswered results of cleanings by name, with the beat after which each was sent."""
         self._cleaning: dict[str, int] = {}
@@ -647,7 +651,8 @@ class OpenResources:
 
     def intend(self, intent: ResourceIntended, beat: int) -> None:
         """Enter a resource that is about to be created; it is sent after this beat."""
-        self.open[intent.resource] = _OpenResource(intent, beat)
+        made = self.open[intent.resource] = _OpenResource(intent, beat)
+        self._made.setdefault(intent.number, {})[intent.resource] = made
 
     def state(
         self, resource: int, state: ResourceState, handle: bytes, why: str, beat: int
@@ -679,6 +684,19 @@ class OpenResources:
         self._results[name] = result, beat
         return result
 
+    def execution_of(self, answer: ResourceAnswer) -> int | None:
+        """Number of the execution that an answer is about; None if it is about a cleaning, or
+        nothing that is open."""
+        each = self._about(answer)
+        return None if each is None else each.intent.number
+
+    def _about(self, answer: ResourceAnswer) -> _OpenResource | None:
+        if answer.turn is not None:
+            return None
+        if answer.resource is not None:
+            return self.open.get(answer.resource)
+        return self._named.get(answer.name)
+
     def answered(self, answer: ResourceAnswer) -> Stated | None:
         """Take in an answer; returns what is news to the code of an execution."""
         if answer.turn is not None:
@@ -686,41 +704,52 @@ class OpenResources:
             if result is not None and result[0].turn == answer.turn:
                 del self._results[answer.name]
             return None
+        each = self._about(answer)
+        if each is None:
+            return None
         if answer.resource is not None:
-            return self._named(answer.resource, answer.name, answer.refused)
-        for resource, each in self.open.items():
-            said = each.statement
-            if each.unanswered and said is not None and said[:2] == answer[:2]:
-                each.unanswered = False
-                if each.is_over and not each.unnamed:
-                    del self.open[resource]
-                return Stated(resource, answer.name, "")
-        return None
+            return self._is_named(each, answer.name, answer.refused)
+        said = each.statement
+        if not each.unanswered or said is None or said.state != answer.state:
+            return None
+        each.unanswered = False
+        if each.is_over and not each.unnamed:
+            self._drop(each)
+        return Stated(each.intent.resource, answer.name, "")
 
-    def _named(self, resource: int, name: str, refused: str) -> Stated | None:
-        each = self.open.get(resource)
-        if each is None or not each.unnamed:
+    def _is_named(self, each: _OpenResource, name: str, refused: str) -> Stated | None:
+        if not each.unnamed:
             return None
         each.unnamed = False
         if each.intent.name:  # a later router knows it now
             if each.is_over and not each.unanswered:
-                del self.open[resource]
+                self._drop(each)
             return None
         if refused:
-            del self.open[resource]
+            self._drop(each)
         else:
             each.intent = each.intent._replace(name=name)
-        return Stated(resource, name, refused)
+            self._named[name] = each
+        return Stated(each.intent.resource, name, refused)
+
+    def _drop(self, each: _OpenResource) -> None:
+        number, resource, *_, name = each.intent
+        del self.open[resource]
+        self._named.pop(name or "", None)
+        made = self._made[number]
+        del made[resource]
+        if not made:
+            del self._made[number]
 
     def end_of(self, execution: int) -> None:
         """Forget the resources of an execution that has ended: its report says so, too."""
-        for number in [n for n, each in self.open.items() if each.intent.number == execution]:
-            del self.open[number]
+        for each in list(self._made.get(execution, {}).values()):
+            self._drop(each)
 
     def waits(self, execution: int) -> bool:
         """Whether the outcome of an execution is to wait: something that it has stated of its
         resources is not answered."""
-        return any(e.waits for e in self.open.values() if e.intent.number == execution)
+        return any(each.waits for each in self._made.get(execution, {}).values())
 
     def again(self, state: Statement, beat: int) -> list[ResourceIntended | ResourceStated]:
         """The messages to be sent again after this beat: those that were lost, and to a router

@@ -595,14 +595,13 @@ class WorkerCore:
         return [self._send(self._resources.cleaned(result, self._beat))]
 
     def _resource_answered(self, answer: ResourceAnswer) -> list[WorkerEffect]:
-        """Take in what the router says of a resource, and send the outcomes that have waited for
+        """Take in what the router says of a resource, and send the outcome that has waited for
         that."""
+        number = self._resources.execution_of(answer)
         news = self._resources.answered(answer)
         effects: list[WorkerEffect] = [] if news is None else [news]
-        for number, made in list(self._outcomes.items()):
-            if not self._resources.waits(number):
-                del self._outcomes[number]
-                effects += self._outcome_made(made)
+        if number in self._outcomes and not self._resources.waits(number):
+            effects += self._outcome_made(self._outcomes.pop(number))
         return effects
 
     def _go_on(self, numbers: Ranges, after_s: float | None = None) -> list[WorkerEffect]:
