@@ -59,6 +59,7 @@ class Process:
     incarnation: bytes
     live: dict[int, Any] = dataclasses.field(default_factory=dict)
     running: int = 0
+    is_earlier: bool = False
     resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
     intended: Ranges = dataclasses.field(default_factory=Ranges)
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
@@ -321,12 +322,28 @@ def test_statement_about_what_is_not_its_own_changes_nothing():
 def test_resource_of_an_earlier_router_is_known_again_with_its_name():
     machine = Machine()
     execution = machine.runs()
+    for each in machine.workers:
+        each.is_earlier = True
     assert machine.intend(execution, named="old").name == "old"
     assert machine.intend(None, named="older").name == "older"
     assert machine.intend(None, 1, named="old").name == "old"
     assert {name: each.holder for name, each in machine.resources.all.items()} == {
         "old": machine.workers[0], "older": machine.workers[0],
     }  # fmt: skip
+
+
+def test_g10_names_that_no_earlier_router_can_have_given_enter_nothing():
+    """A worker may state any name: one that is given here later, or without an end."""
+    machine = Machine()
+    execution, epoch = machine.runs(), (b"e" * 16).hex()
+    machine.intend(execution, named="of no earlier router")
+    machine.workers[0].is_earlier = True
+    machine.intend(execution, named=f"{epoch}-0")
+    assert not machine.resources.all
+    assert machine.intend(execution).name == f"{epoch}-0"
+    for number in range(LIMITS.resources + 3):
+        assert machine.intend(None, named=f"old-{number}").name == f"old-{number}"
+    assert len(machine.resources.all) == LIMITS.resources
 
 
 def test_g13_resource_that_the_journal_does_not_know_is_gone():

@@ -191,6 +191,8 @@ class Worker:
     claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
     """Its claims of permits, by their numbers; None stands for one of an execution that had
     ended."""
+    is_earlier: bool = False
+    """Whether an earlier router has started it."""
     resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources of its executions, by their numbers here."""
     intended: Ranges = dataclasses.field(default_factory=Ranges)

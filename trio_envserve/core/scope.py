@@ -103,6 +103,8 @@ class Holder(Protocol):
     """A worker as resources see it."""
 
     incarnation: Incarnation
+    is_earlier: bool
+    """Whether an earlier router has started it."""
     live: dict[int, Any]
     running: int
     resources: dict[int, HeldResource]
@@ -267,7 +269,7 @@ class Resources:
                 raise ProtocolError("a resource with a text that is empty, too long or unprintable")
         resource, after, refused, name = worker.resources.get(place), 0, "", named or ""
         is_new = place not in worker.intended and named not in self.all
-        if named and self._journal.on:  # a name is safe before it is told: so this one is gone
+        if named and not self._may_be_unknown(worker, named):
             is_new = False
         if resource is None and not name:
             refused = self._refusal(execution) if is_new else "it was given up"
@@ -276,6 +278,13 @@ class Resources:
         if resource is not None:
             after, name = resource.after, resource.name
         self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
+
+    def _may_be_unknown(self, worker: Holder, name: str) -> bool:
+        """Whether a name that is not known here may be that of a resource which is not gone.  Past
+        the bound none is entered: then its worker is the only one that knows it."""
+        if self._journal.on or name.startswith(self._epoch):  # it was safe, or entered, first
+            return False
+        return worker.is_earlier and len(self.all) < self._limits.resources
 
     def _refusal(self, execution: ResourceMaker | None) -> str:
         """Reason for which no resource may be created now; empty if it may."""

@@ -396,6 +396,7 @@ class Workforce:
             return None
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self._enlist(life, hello, now_s)
+        worker.is_earlier = True
         self.dispatches.permits.unstated.add(worker)
         return worker
 
