@@ -17,22 +17,32 @@ from tests.worker.helpers import BACKENDS, opened, request
 from tests.worker.shop import Shop, acreate, adestroy, create, destroy
 from trio_envserve import (
     Client,
+    ResourceError,
     Rollout,
+    RolloutCancelled,
     RolloutFailed,
     Server,
     ServerLimits,
+    foreign,
     open_client,
     open_server,
 )
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.messages import Clean
-from trio_envserve.core.worker import Cleaned
+from trio_envserve.core.scope import ResourceState, Stated
+from trio_envserve.core.worker import Cleaned, ResourceTold
 from trio_envserve.envs import load
 from trio_envserve.envs.resources import find_destroy, wanted_resource
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.worker.carriers import TrioCarrier
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.resources import WorkerResources
+from trio_envserve.worker.resources import (
+    CarriedResources,
+    ExecutionResources,
+    WorkerResources,
+    resources_here,
+)
 
 LOOPS = [each for each in BACKENDS if each != "thread"]
 
@@ -250,6 +260,76 @@ async def test_coroutine_functions_are_refused_in_a_thread(shop: Shop):
     async with opened(load(environment), threads=2) as runner:
         with pytest.raises(EnvironmentFailure, match="acreate is a coroutine function"):
             await runner.run(request(), request_id="ab#0")
+
+
+# -- tasks and threads that outlive their rollout -------------------------------------------
+
+
+class EndsBefore:
+    """A carrier whose execution ends before its code has the name."""
+
+    blocks = False
+
+    def __init__(self, resources: ExecutionResources) -> None:
+        self.resources = resources
+        self.has_ended = False
+
+    async def call(self, work: Any, undo: Any = None) -> Any:
+        if self.has_ended:
+            raise RolloutCancelled("the rollout was cancelled, or has ended")
+        made, self.has_ended = await work(), True
+        await self.resources.close()
+        return made
+
+    def call_sync(self, work: Any) -> Any:
+        return trio.from_thread.run(self.call, work)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        act()
+
+
+@pytest.mark.parametrize("backend", ["trio", "thread"])
+async def test_g13_block_whose_rollout_ends_before_it_has_its_name_creates_nothing(
+    backend: str, shop: Shop
+):
+    async def calls(function: Callable[[], Awaitable[Any]]) -> Any:
+        return await foreign.acall(function)
+
+    resources = ExecutionResources(resources_here(calls), 0, "ab#0")
+    keeper = CarriedResources(resources, EndsBefore(resources))
+    wanted = wanted_resource("sandbox", create, destroy)
+    with pytest.raises(ResourceError, match="no sandbox is created: the rollout has ended"):
+        if backend == "thread":
+            await trio.to_thread.run_sync(keeper.open_sync, wanted)
+        else:
+            await keeper.open(wanted)
+    assert (shop.calls["create"], shop.there) == (0, {})
+
+
+async def test_g13_block_whose_rollout_ends_before_it_is_named_creates_nothing(
+    autojump_clock: trio.testing.MockClock, shop: Shop
+):
+    told: list[Any] = []
+
+    async def calls(function: Callable[[], Awaitable[Any]]) -> Any:
+        raise AssertionError(function)
+
+    worker = WorkerResources(told.append, WireLimits(), 1.0, calls)
+    resources = ExecutionResources(worker, 0, "ab#0")
+    keeper = CarriedResources(resources, TrioCarrier())
+
+    async def stray() -> None:
+        with pytest.raises(ResourceError, match="no sandbox is created: the rollout has ended"):
+            await keeper.open(wanted_resource("sandbox", create, destroy))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stray)
+            await trio.testing.wait_all_tasks_blocked()
+            await resources.close()
+            worker.stated(Stated(0, "name", ""))
+    assert told[-1] == ResourceTold(0, ResourceState.GONE)
+    assert (shop.calls["create"], worker.open) == (0, {})
 
 
 # -- what travels -------------------------------------------------------------------------

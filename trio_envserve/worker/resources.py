@@ -46,6 +46,7 @@ from .failures import describe_exception, log
 
 _I = ResourceState
 Take: TypeAlias = Callable[["ResourceWanted | ResourceTold | Cleaned"], object]
+_ENDED = "the rollout has ended"
 WHY_CHARS = 300
 """Most characters of the reason of a failure."""
 
@@ -75,8 +76,7 @@ class OpenResource:
     over: trio.Event = dataclasses.field(default_factory=trio.Event)
     """Set when its end was stated."""
     right: list[None] = dataclasses.field(default_factory=lambda: [None])
-    """Popped by who destroys it, in any thread."""
-    is_creating: bool = False
+    """Popped by who destroys it, in any thread, and while it is created."""
 
     @property
     def text(self) -> str:
@@ -90,6 +90,15 @@ class OpenResource:
         except IndexError:
             return False
         return True
+
+    def begin(self) -> None:
+        """Begin to create it: nobody destroys it meanwhile.  Raises :class:`ResourceError`."""
+        if not self.take_right():  # the rollout has ended since the name came
+            raise ResourceError(f"no {self.wanted.kind} is created: {_ENDED}")
+
+    def created(self) -> None:
+        """It is created, or could not be."""
+        self.right.append(None)
 
 
 @final
@@ -192,7 +201,7 @@ class ExecutionResources:
     async def intend(self, wanted: WantedResource) -> OpenResource:
         """Wait until a resource may be created.  Raises :class:`ResourceError`."""
         if self._closed:
-            raise ResourceError(f"no {wanted.kind} is created: the rollout has ended")
+            raise ResourceError(f"no {wanted.kind} is created: {_ENDED}")
         worker = self.worker
         resource = OpenResource(next(worker.numbers), wanted, self._request)
         worker.open[resource.place] = resource
@@ -209,6 +218,8 @@ class ExecutionResources:
         if resource.refused:
             del self._mine[resource]
             raise ResourceError(f"no {wanted.kind} is created: {resource.refused}")
+        if not resource.is_wanted:
+            raise ResourceError(f"no {wanted.kind} is created: {_ENDED}")
         return resource
 
     async def created(self, resource: OpenResource, handle: bytes) -> None:
@@ -236,7 +247,7 @@ class ExecutionResources:
                 continue
             with trio.CancelScope(shield=True):
                 destroy_s = worker.destroy_s
-                if resource.is_creating or not resource.take_right():
+                if not resource.take_right():
                     with trio.move_on_after(destroy_s):  # some thread is about to end it
                         await resource.over.wait()
                     why = "code that its rollout has left behind goes on"
@@ -260,14 +271,15 @@ class CarriedResources:
         made: OpenResource = await self._carrier.call(
             partial(self._resources.intend, wanted), self._never_created
         )
-        made.is_creating = True
+        made.begin()
         try:
-            await _create(made)
-            made.is_creating = False
+            try:
+                await _create(made)
+            finally:
+                made.created()
             state = partial(self._resources.created, made, self._encoded(made))
             await self._carrier.call(state)
         except BaseException:
-            made.is_creating = False
             await self.close(made)  # noqa: ASYNC102  # shields itself, and has limits
             raise
         return made
@@ -311,13 +323,14 @@ class CarriedResources:
                     "write async with, or, in a thread, make it a plain function"
                 )
         made: OpenResource = self._carrier.call_sync(partial(self._resources.intend, wanted))
-        made.is_creating = True
+        made.begin()
         try:
-            made.handle = wanted.create(made.name)
-            made.is_creating = False
+            try:
+                made.handle = wanted.create(made.name)
+            finally:
+                made.created()
             self._carrier.call_sync(partial(self._resources.created, made, self._encoded(made)))
         except BaseException:
-            made.is_creating = False
             self.close_sync(made)
             raise
         return made
