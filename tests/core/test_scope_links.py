@@ -177,6 +177,17 @@ def test_server_that_closes_lets_what_it_destroys_end():
     assert sorted(pair.exits) == [FIRST, OTHER]
 
 
+def test_server_that_closes_waits_for_no_resource_once_no_worker_is_left():
+    pair = Pair.asked(server=LIMITS, beats=True)
+    created(pair)
+    pair.give(CloseAsked(pair.now_s))
+    pair.die()
+    pair.receive(0)
+    pair.advance(1.0)
+    assert counts(pair) == (1, 1, 0, 0)
+    assert not pair.draining()
+
+
 @pytest.mark.parametrize("is_journaled", [False, True])
 def test_server_that_closes_tells_what_it_leaves(is_journaled: bool):
     pair = Journaled.running(server=LIMITS) if is_journaled else Pair.asked(server=LIMITS)

@@ -836,9 +836,10 @@ class Router:
             if self.awake_s - session.heard_s < self.limits.client_gone_s
         )  # fmt: skip
         on_disk = self.works.gate.waiting + self.works.reads_due
+        resources = self.resources.open if self.pool.lives else 0  # else nobody destroys them
         return Held(
             self.workforce.live_count(), sum(kept) + on_disk, len(self.pool.lives), on_disk,
-            self.resources.open,
+            resources,
         )  # fmt: skip
 
     # -- what it says of itself -------------------------------------------------------
