@@ -175,6 +175,18 @@ def test_bounds_refuse_in_words():
     assert "the server (resources)" in machine.intend(machine.runs(account=b"c" * 16)).refused
 
 
+def test_g8_numbers_of_resources_with_many_gaps_are_malformed():
+    """The router remembers the numbers that it has seen: as spans, one for each gap."""
+    machine, worker = Machine(), Machine().workers[0]
+    for number in range(scope.GAPS_MOST + 1):
+        machine.resources.intend(worker, None, ResourceIntended(0, number, "k", "d"), 0.0)
+    assert worker.intended.span_count() == 1
+    with pytest.raises(ProtocolError, match="more than 16384 gaps"):
+        for number in range(scope.GAPS_MOST + 1):
+            intent = ResourceIntended(0, 100_000 + 2 * number, "k", "d")
+            machine.resources.intend(worker, None, intent, 0.0)
+
+
 def test_cancelled_and_ended_executions_get_no_resource():
     machine = Machine()
     execution = machine.runs()

@@ -196,7 +196,7 @@ class Worker:
     resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources of its executions, by their numbers here."""
     intended: Ranges = dataclasses.field(default_factory=Ranges)
-    """Numbers of all resources that its executions ever had a name for."""
+    """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources that it is to destroy, by name."""
 

@@ -67,6 +67,10 @@ NAME_BYTES = 64
 WHY_BYTES = 512
 """Most bytes of the reason of a failure that are kept; a longer one is cut."""
 
+GAPS_MOST = 16_384
+"""Most gaps between the numbers of one worker's resources: a worker of this project leaves one
+where it wants a resource for an execution that is being cancelled."""
+
 CLEANINGS_MOST = 8
 """Most cleanings of one worker at once: further ones wait for this or another worker."""
 
@@ -110,7 +114,7 @@ class Holder(Protocol):
     resources: dict[int, HeldResource]
     """Resources of its executions, by their numbers here."""
     intended: Ranges
-    """Numbers of all resources that its executions ever had a name for."""
+    """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource]
     """Resources that it is to destroy, by name."""
 
@@ -273,6 +277,9 @@ class Resources:
             is_new = False
         if resource is None and not name:
             refused = self._refusal(execution) if is_new else "it was given up"
+            worker.intended.add(place)  # refused ones, too, so that they leave no gaps
+            if worker.intended.span_count() > GAPS_MOST:
+                raise ProtocolError(f"numbers of resources with more than {GAPS_MOST} gaps")
         if resource is None and is_new and not refused:
             resource = self._enter(worker, execution, intent, now_s)
         if resource is not None:
