@@ -18,6 +18,7 @@ from tests.server.journal.folders import a_run, journal, opened, write
 from trio_envserve import Client, RolloutFailed, ServerStartError, WorkerLost, open_client
 from trio_envserve.cli.key import _tell
 from trio_envserve.cli.render import duration
+from trio_envserve.core.journal import ResourceCreated, ResourceOpened
 from trio_envserve.server.journal import tools
 
 pytestmark = pytest.mark.real
@@ -237,7 +238,8 @@ async def test_copied_journal_is_taken_over_by_a_person_only(tmp_path: Path):
 
 async def test_a_damaged_journal_is_told_and_mended(tmp_path: Path):
     folder = tmp_path / "runs"
-    write(folder, a_run(0), [opened(1)])
+    box = ResourceOpened(0, "ab-0", "box", "destroy|boxes", b"a" * 16, 0, b"w" * 16, 0, 0)
+    write(folder, a_run(0), [opened(1)], [box, ResourceCreated(1, b"handle")])
     connection = sqlite3.connect(folder / "journal.db")
     connection.execute("DELETE FROM records WHERE row = 1")
     connection.commit()
@@ -254,4 +256,6 @@ async def test_a_damaged_journal_is_told_and_mended(tmp_path: Path):
     assert mended.code == 0
     assert "key 'key-1' in namespace 'default': it may have run" in mended.out
     assert "1 keys have lost their names" in mended.out
+    assert "resource ab-0: it is destroyed, perhaps once more" in mended.out
+    assert "1 resources have lost their names: nobody destroys them" in mended.out
     assert (await run(tmp_path, "journal", "runs", "check", "--json")).last["problems"] == []

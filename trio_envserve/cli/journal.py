@@ -135,11 +135,18 @@ def _check(asked: JournalOptions) -> Result:
     lines += [f"{name}: it may have run; it is never run again" for name in mended.may_have_run]
     if mended.unknown:
         lines.append(f"{mended.unknown} keys have lost their names: an ask under them runs")
+    lines += [f"resource {name}: it is destroyed, perhaps once more" for name in mended.resources]
+    if mended.unknown_resources:
+        lines.append(
+            f"{mended.unknown_resources} resources have lost their names: nobody destroys them"
+        )
     if mended.may_miss_keys:
         lines.append("there may be keys of which nothing is left: an ask under them runs")
+        lines.append("there may be resources of which nothing is left: nobody destroys them")
     lines.append(f"{mended.kept} keys are whole; what was there is in {mended.aside}")
     summary["repaired"] = {
         "kept": mended.kept, "may_have_run": mended.may_have_run, "unknown": mended.unknown,
+        "resources": mended.resources, "unknown_resources": mended.unknown_resources,
         "may_miss_keys": mended.may_miss_keys, "aside": mended.aside,
     }  # fmt: skip
     return Result(OK, summary, ["\n".join(lines)])

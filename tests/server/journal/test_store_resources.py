@@ -78,7 +78,8 @@ def test_damaged_journal_keeps_the_resources_whose_intent_is_there(tmp_path: Pat
     write(tmp_path, [opened(0)], HELD)
     with closing(sqlite3.connect(tmp_path / "journal.db")) as connection, connection:
         connection.execute("DELETE FROM records WHERE row = 4")  # the intent of the second one
-    mend(tmp_path)
+    report = mend(tmp_path)
+    assert (report.resources, report.unknown_resources) == (["ab-0"], 1)
     assert of_resources(read(tmp_path)) == HELD[:2]
     assert schema(tmp_path) == SCHEMA_WITH_RESOURCES
     with journal(tmp_path) as (store, _):

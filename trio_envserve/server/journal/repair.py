@@ -50,8 +50,12 @@ class Repaired:
     """Keys that are kept, and of which it is told that they may have run."""
     unknown: int = 0
     """Generations of which something is left, but not the key."""
+    resources: list[str] = dataclasses.field(default_factory=list)
+    """Names of resources that are kept: each is destroyed, perhaps once more."""
+    unknown_resources: int = 0
+    """Resources of which something is left, but not the name."""
     may_miss_keys: bool = False
-    """Whether there may have been keys of which nothing is left."""
+    """Whether there may have been keys, and resources, of which nothing is left."""
     aside: str = ""
     """Folder of the files that were there before."""
 
@@ -113,7 +117,10 @@ def _kept(found: JournalContents, report: Repaired) -> Iterator[Record]:
     yield from (e.record for e in found.entries if isinstance(e.record, Commanded))
     for records in of_resource.values():
         if isinstance(records[0], ResourceOpened):  # it may be gone: to destroy it again is allowed
+            report.resources.append(records[0].name)
             yield from records
+        else:
+            report.unknown_resources += 1
 
 
 def _of_generation(
