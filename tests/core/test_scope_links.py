@@ -201,6 +201,24 @@ def test_server_that_closes_tells_what_it_leaves(is_journaled: bool):
     assert line.endswith("-31 (sandbox) and 1 more")
 
 
+def test_cancelled_execution_whose_outcome_waits_for_the_journal_costs_no_worker():
+    """Its code has ended, and nothing else is left to do but to answer its worker."""
+    pair = Journaled.running(beats=True)
+    pair.want(0)
+    pair.disk()
+    pair.resource_is(0, CREATED, handle=b"handle")
+    (execution,) = pair.router.workforce.workers[FIRST].live.values()
+    pair.router.dispatches.stop([execution], pair.router.awake_s)
+    pair.resource_is(0, GONE)
+    pair.end()
+    pair.advance(100.0)
+    assert pair.kills == []
+    pair.disk()
+    pair.advance(1.0)
+    assert (pair.kills, counts(pair)) == ([], (0, 0, 0, 1))
+    assert not pair.router.workforce.workers[FIRST].live
+
+
 def test_next_server_destroys_what_the_journal_has_once_all_is_proven_dead():
     pair = Journaled.running()
     assert pair.want(0) == "", "its intent is not safe"

@@ -199,6 +199,9 @@ class Worker:
     """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources that it is to destroy, by name."""
+    held_up_at: float = 0.0
+    """Last moment at which something about its resources waited for the journal: outcomes of its
+    executions wait for that."""
 
     @property
     def name(self) -> str:

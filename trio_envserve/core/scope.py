@@ -405,6 +405,10 @@ class Resources:
                     message = message._replace(name="", refused=why)
             self._tell(worker, message)
 
+    def held_up(self) -> set[Holder]:
+        """Workers to which something waits for the journal."""
+        return {worker for _, worker in self.unsafe.values()}
+
     # -- ends of holders ----------------------------------------------------------
 
     def end(self, execution: ResourceMaker, now_s: float) -> None:

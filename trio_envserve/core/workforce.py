@@ -236,7 +236,9 @@ class Turnover:
 def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
     """Duration for which an execution on a worker has ignored its cancel; 0 if none does."""
     stopped_s = worker.oldest_stop_s()
-    return 0.0 if stopped_s is None else life.counted_s(stopped_s, now_s)
+    if stopped_s is None:
+        return 0.0
+    return life.counted_s(max(stopped_s, worker.held_up_at), now_s)
 
 
 ENVIRONMENT_BYTES = 256
@@ -598,6 +600,9 @@ class Workforce:
             assert isinstance(stuck, Worker)
             why = "it destroys a resource, and does not come to an end"
             self.out += self.pool.step(self.pool.lives[stuck.id], LifeInput.RETIRE, now_s, why)
+        for waits in self.dispatches.resources.held_up():
+            assert isinstance(waits, Worker)
+            waits.held_up_at = now_s
         self.out += self.turnover.check(now_s)
         for effect in self.pool.tick(now_s):
             if isinstance(effect, Lost):
