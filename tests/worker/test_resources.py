@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -153,6 +154,27 @@ async def test_create_that_raises_is_destroyed_by_its_name(backend: str, shop: S
         with pytest.raises(RolloutFailed, match="no quota"):
             await client.run_rollout({})
         assert (shop.there, shop.handles, server.stats().resources) == ({}, [None], 0)
+
+
+MANY = 40
+"""More than asyncio's own executor has threads."""
+
+
+@pytest.mark.parametrize("backend", LOOPS)
+async def test_plain_functions_that_take_long_hold_up_no_others(backend: str, shop: Shop):
+    """Each creates once all do."""
+    together = threading.Barrier(MANY, timeout=10)
+
+    def create_together(name: str) -> Any:
+        together.wait()
+        return create(name)
+
+    environment = Making(backend, plain=True)
+    environment.create = create_together
+    async with served(environment) as (_, client), trio.open_nursery() as nursery:
+        for _ in range(MANY):
+            nursery.start_soon(client.run_rollout, {})
+    assert (shop.calls["create"], shop.there) == (MANY, {})
 
 
 def create_badly(name: str) -> Any:

@@ -22,6 +22,7 @@ Without a router (where an environment is only validated) names are made here.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import inspect
 import itertools
@@ -29,6 +30,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeAlias, final
 
@@ -174,6 +176,16 @@ class WorkerResources:
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     # A limiter of its own: what hangs in one thread holds up no other.
     return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+
+
+async def _in_thread_of_asyncio(function: Callable[..., Any], *args: Any) -> Any:
+    # Not asyncio's own executor, which has few threads for all: see above.
+    executor = ThreadPoolExecutor(1)
+    try:
+        call = partial(contextvars.copy_context().run, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _why(error: BaseException) -> str:
@@ -361,7 +373,7 @@ async def _create(made: OpenResource) -> None:
     elif asyncio._get_running_loop() is None:
         made.handle = await _in_thread(create, name)
     else:
-        call = asyncio.ensure_future(asyncio.to_thread(create, name))
+        call = asyncio.ensure_future(_in_thread_of_asyncio(create, name))
         try:
             await asyncio.shield(call)
         finally:
@@ -377,7 +389,7 @@ async def _on_asyncio(made: OpenResource, within_s: float) -> tuple[str, bool]:
     """Why it could not be destroyed, and whether the task was cancelled meanwhile."""
     destroy = made.wanted.destroy
     is_coroutine = inspect.iscoroutinefunction(destroy)
-    run = (destroy,) if is_coroutine else (asyncio.to_thread, destroy)
+    run = (destroy,) if is_coroutine else (_in_thread_of_asyncio, destroy)
     call = asyncio.ensure_future(foreign.acall(*run, made.name, made.handle))
     is_cancelled, late = await _settled(call, within_s), False
     if not call.done():
