@@ -94,3 +94,9 @@ def test_an_error_of_the_environments_says_where_it_was_raised():
     slow = 'it took longer than 5 s, at File "/home/me/score.py", line 7, in hang'
     told = str(error_from_info(record(traceback=traced, message=slow)))
     assert " at env.py" not in told, "one place is enough"
+
+
+def test_environment_says_for_how_long_a_service_is_down():
+    down = errors.EnvironmentUnavailable("the sandbox service", retry_after_s=30.0)
+    assert str(down) == "the sandbox service (try again after 30 s)"
+    assert str(errors.EnvironmentUnavailable("a browser")) == "a browser"

@@ -90,6 +90,9 @@ def test_what_an_announced_outcome_has_left_is_given_to_a_worker():
         pair.end(payload=bytes(100_000))
     assert states(pair) == ["cleaning"]
     assert pair.want(1) == "", "its code has ended"
+    late = ResourceIntended(pair.runs[-1][1].number, 1, "sandbox", "module:destroy", None)
+    pair.from_worker(late)
+    assert len(pair.router.resources.all) == 1, "nor does the router believe a worker"
 
 
 def test_resource_of_a_dead_worker_is_given_to_another():

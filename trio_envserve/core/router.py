@@ -365,12 +365,7 @@ class Router:
                 self.works.save(*each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
-        if self.resources.waiting:
-            self._clean()
-
-    def _clean(self) -> None:
-        """Give resources to workers that destroy them."""
-        if not self.starting:
+        if self.resources.waiting and not self.starting:
             self.workforce.clean(self.awake_s)
 
     def _stray(self, stray: Stray) -> None:
@@ -464,7 +459,7 @@ class Router:
             ) and len(self.resources.all) > len(self.resources.stuck)
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
-            self._clean()
+            self.workforce.clean(awake_s)
         self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
         self._go_on_closing(now_s)
 
