@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -417,6 +418,29 @@ async def test_folder_is_each_attempts_and_each_members_own(place):
         await runner.run(request([{}, {}, {}], "group"), request_id="r")
         assert len(set(seen)) == 3
         assert not any(each.exists() for each in seen)
+
+
+async def test_outcome_does_not_wait_for_a_removal_that_takes_long(place, monkeypatch):
+    """A cancelled rollout counted as one that ignores its cancel, and its worker was killed."""
+    goes_on, remove = threading.Event(), folders_module.Folders.remove
+
+    def slowly(folders: folders_module.Folders, folder: Path) -> None:
+        goes_on.wait()
+        remove(folders, folder)
+
+    monkeypatch.setattr(folders_module.Folders, "remove", slowly)
+    monkeypatch.setattr(made_module, "REMOVE_S", 0.01)
+
+    async def body(rollout, process, run):
+        rollout.folder  # noqa: B018
+
+    async with opened(load(Code("trio", body)), threads=2) as runner:
+        with trio.fail_after(60):
+            await runner.run(request(), request_id="r")
+        [base] = place.iterdir()
+        assert len(list(base.iterdir())) == 2
+        goes_on.set()
+    assert not list(place.iterdir())
 
 
 async def test_folder_of_code_that_leaves_its_cancelled_scope_open_is_removed(place):

@@ -52,6 +52,9 @@ from .guard import describe_exit
 
 REMOVING = 8
 """Threads of a worker that remove folders at once."""
+REMOVE_S = 10.0
+"""Time for which an outcome waits for the removal of a folder, in seconds: a cancelled rollout that
+takes much longer would have its worker killed, with its neighbours."""
 KILL_S = reaper.END_S + 2.0
 """Time that a reaper has to kill all that is below it, in seconds, before it is killed itself."""
 REST_S = 1.0
@@ -179,8 +182,14 @@ class AttemptMade:
         for process in list(self._processes):
             await self._close_process(process)
         if self._folder is not None:
-            remove = partial(self._maker.folders.remove, self._folder)
-            await _in_thread(remove, self._maker.limiter)
+            removed = trio.Event()
+            self._maker.nursery.start_soon(self._remove, self._folder, removed)
+            with trio.move_on_after(REMOVE_S, shield=True):
+                await removed.wait()
+
+    async def _remove(self, folder: Path, removed: trio.Event) -> None:
+        await _in_thread(partial(self._maker.folders.remove, folder), self._maker.limiter)
+        removed.set()
 
     async def _close_process(self, process: _Process) -> None:
         await process.aclose()
