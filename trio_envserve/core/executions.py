@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -199,7 +200,7 @@ class Worker:
     """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources that it is to destroy, by name."""
-    held_up_at: float = 0.0
+    held_up_at: float = -math.inf
     """Last moment at which something about its resources waited for the journal: outcomes of its
     executions wait for that."""
 
