@@ -178,7 +178,7 @@ async def test_a_plain_method_on_the_loop_cannot_wait_for_a_judge():
         main_thread = True
 
     async with judged(Blocking, Endpoint(lambda ask: Reply("1"))) as run:
-        with pytest.raises(EnvironmentFailure, match="make it async def, and await ask"):
+        with pytest.raises(EnvironmentFailure, match="make it async def, and await the call"):
             await run()
 
 
@@ -188,7 +188,7 @@ async def test_a_coroutine_on_asyncio_cannot_block_on_a_judge():
             return rollout.ask_sync(JUDGE, endpoint="judge")
 
     async with judged(Blocking, Endpoint(lambda ask: Reply("1"))) as run:
-        with pytest.raises(EnvironmentFailure, match="make it async def, and await ask"):
+        with pytest.raises(EnvironmentFailure, match="make it async def, and await the call"):
             await run()
 
 

@@ -89,8 +89,8 @@ class TrioCarrier:
 
 
 _ON_LOOP = (
-    "this code runs on the event loop, which nothing may block: in an async def, await the call "
-    "without _sync, such as ask(), apart() or exec(), and write async with, not with"
+    "this code runs on the event loop, which nothing may block: make it async def, and await the "
+    "call without _sync, such as ask(), save(), apart() or exec(), and write async with, not with"
 )
 
 
@@ -198,7 +198,8 @@ class ThreadCarrier:
         """Raises ``TypeError``: this environment runs in a thread."""
         raise TypeError(
             "this environment runs in a thread, where nothing is awaited: write the call with "
-            "_sync, such as ask_sync(), apart_sync() or exec_sync(), and with, not async with"
+            "_sync, such as ask_sync(), save_sync(), apart_sync() or exec_sync(), and with, not "
+            "async with"
         )
 
     def call_sync(self, work: Work) -> Any:
