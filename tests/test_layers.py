@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "near": set(),
     "otlp": set(),
     "pages": set(),
+    "removal": set(),
     "retrylab": set(),
     # What is declared once: records of options, for functions, files, the command and the docs.
     "options": {"core.errors", "near"},
@@ -47,14 +48,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing",
     },
     # Where rollouts run what they do not trust.
-    "sandboxes": WORDS | {"near"},
+    "sandboxes": WORDS | {"near", "removal"},
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
         "foreign", "near", "options", "sandboxes", "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
-        "redaction", "tracing", "otlp",
+        "redaction", "removal", "tracing", "otlp",
     },
     "host": {"core", "net", "envs", "worker", "redaction"},
     "server": {

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,15 +55,22 @@ async def test_writes_are_possible_in_home_and_tmp_only():
         await told(sandbox, "echo x > ~/written; echo x > /tmp/written; echo x > /dev/shm/written")
 
 
-async def test_readable_paths_are_seen_and_not_written(tmp_path: Path):
-    os.chmod(tmp_path, 0o755)
-    for folder in tmp_path.parents[:-2] if os.geteuid() == 0 else ():  # they run as nobody
-        os.chmod(folder, os.stat(folder).st_mode | 0o011)
-    (tmp_path / "data").write_text("for all")
-    async with created(NAME, readable=[str(tmp_path)]) as (sandbox, _, _):
-        assert await told(sandbox, f"cat {tmp_path}/data") == "for all"
-        assert (await sandbox.run(shell(f"echo x > {tmp_path}/data"))).status != 0
-    assert (tmp_path / "data").read_text() == "for all"
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A file that all users may read.  It is not below pytest's folders, which are root's: the
+    sandboxes of root run as nobody."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        data = Path(folder, "data")
+        data.write_text("for all")
+        yield data
+        assert data.read_text() == "for all"
+
+
+async def test_readable_paths_are_seen_and_not_written(readable: Path):
+    async with created(NAME, readable=[str(readable.parent)]) as (sandbox, _, _):
+        assert await told(sandbox, f"cat {readable}") == "for all"
+        assert (await sandbox.run(shell(f"echo x > {readable}"))).status != 0
 
 
 async def test_a_server_on_the_machine_is_not_reached():
@@ -127,6 +136,15 @@ async def test_files_on_the_disk_go_whatever_their_rights():
         # What a removal must survive: a folder without rights, a link to the machine's files.
         await told(sandbox, "mkdir a a/b; echo x > a/b/c; chmod 0 a/b a; ln -s /usr u")
         assert bubblewrap.folder_of(name).exists()
+    assert not bubblewrap.folder_of(name).exists()
+
+
+async def test_tree_that_is_deeper_than_a_path_may_be_long_stayed_for_ever():
+    """Its destroy failed each time: the path was too long."""
+    dig = "import os\nfor _ in range(2000): os.mkdir('deeper'); os.chdir('deeper')"
+    async with created(NAME, disk_bytes=None) as (sandbox, name, _):
+        ended = await sandbox.run(command("python3", "-c", dig))
+        assert ended.status == 0, ended
     assert not bubblewrap.folder_of(name).exists()
     assert os.stat("/usr").st_nlink > 0
 

@@ -48,6 +48,7 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias, final
 import trio
 
 from ..core.errors import ConfigError
+from ..removal import remove_folder
 from .interface import ExecResult, SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 from .output import CutOutput, read_piece, write
 
@@ -334,16 +335,8 @@ def processes_of(name: str) -> list[_Process]:
 def destroy(name: str, handle: Any) -> None:
     """See ``Provider.destroy``."""
     _end(processes_of(name))
-    folder = folder_of(name)
-    if not folder.exists():
-        return
-    # Its programs may have made folders without rights.
-    for parent, names, _ in os.walk(folder):
-        for each in names:
-            path = os.path.join(parent, each)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    shutil.rmtree(folder)
+    with contextlib.suppress(FileNotFoundError):
+        remove_folder(folder_of(name))
 
 
 def _boot() -> str:

@@ -7,21 +7,18 @@ them.  A file in it is locked (``flock``) as long as the worker lives, or the re
 processes.  The worker removes a folder when its attempt is over, and the base folder when it ends.
 
 A base folder whose lock is free belongs to nobody that lives.  One without a locked file may have
-lost it to a program that cleans the directory of old files: only an empty one is removed then.  The
-guard of each worker has a
-process of its own remove all of these (:func:`sweep`): when the worker starts, and when all below
-the guard is dead.  So whatever was killed, its folders are gone at the next start.
+lost it to a program that cleans the directory of old files: only an empty one is removed then.
+The guard of each worker has a process of its own remove all of these (:func:`sweep`): when the
+worker starts, and when all below the guard is dead.  So whatever was killed, its folders are gone
+at the next start.
 
-Removing goes one directory after the other, without recursion.  A subdirectory is moved up into the
-base folder before it is emptied: however deep a tree is, no path is long, and a mount point, which
-cannot be moved, is never entered.  Links are removed, not followed.  What cannot be removed stays,
-with the base folder, for the next sweep.
+What cannot be removed (:mod:`trio_envserve.removal`) stays, with the base folder, for the next
+sweep.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import itertools
@@ -29,9 +26,10 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import final
+
+from ..removal import opened, remove_entry
 
 PREFIX = "trio-envserve-made-"
 """Begin of the name of a base folder."""
@@ -74,9 +72,9 @@ class Folders:
 
     def remove(self, folder: Path) -> None:
         """Remove one with all that is in it, as far as that is possible."""
-        with _opened(os.path.dirname(folder)) as base:
+        with opened(os.path.dirname(folder)) as base:
             if base is not None:
-                _remove(base, folder.name)
+                remove_entry(base, folder.name)
 
     def close(self) -> None:
         """Remove the base folder."""
@@ -147,75 +145,14 @@ def _make(path: str) -> None:
 
 def _remove_base(path: str) -> None:
     """Remove a base folder that this process has locked: the locked file last."""
-    with _opened(path) as base:
+    with opened(path) as base:
         if base is None:
             return
         for name in os.listdir(base):
             if name != LOCK:
-                _remove(base, name)
+                remove_entry(base, name)
         if set(os.listdir(base)) <= {LOCK}:
             with contextlib.suppress(OSError):  # there is none
                 os.unlink(LOCK, dir_fd=base)
             with contextlib.suppress(OSError):
                 os.rmdir(path)
-
-
-def _remove(base: int, name: str) -> None:
-    """Remove a folder in the open base folder, or whatever has its name."""
-    left: list[str] = []
-    _take(base, name, base, left)
-    while left:
-        each = left.pop()
-        with _opened(each, base) as folder:
-            # What comes while a directory is read may be missed.
-            while folder is not None and _empty(folder, base, left):
-                pass
-        with contextlib.suppress(OSError):  # something in it cannot be removed
-            os.rmdir(each, dir_fd=base)
-
-
-def _empty(folder: int, base: int, left: list[str]) -> bool:
-    """Remove all that an open directory has; subdirectories are moved into the base folder, and
-    added to ``left``.  Whether anything was removed."""
-    found = False
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            found |= _take(folder, entry.name, base, left)
-    return found
-
-
-def _take(folder: int, name: str, base: int, left: list[str]) -> bool:
-    """Remove what is no directory, or move a directory into the base folder."""
-    try:
-        os.unlink(name, dir_fd=folder)
-        return True
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EPERM):  # EPERM: as POSIX has it
-            return False
-    moved = f"gone-{os.urandom(8).hex()}"
-    with contextlib.suppress(OSError):
-        try:
-            os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=base)
-        except PermissionError:  # its owner moves it only if it may write there
-            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
-                os.chmod(name, stat.S_IRWXU, dir_fd=folder)
-            os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=base)
-        left.append(moved)
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def _opened(name: str, base: int | None = None) -> Iterator[int | None]:
-    """A directory, open, which its owner may read and change from now on; None if it is none."""
-    opened = None
-    with contextlib.suppress(OSError):
-        if stat.S_ISDIR(os.lstat(name, dir_fd=base).st_mode):
-            os.chmod(name, stat.S_IRWXU, dir_fd=base)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            opened = os.open(name, flags, dir_fd=base)
-    try:
-        yield opened
-    finally:
-        if opened is not None:
-            os.close(opened)
