@@ -50,6 +50,7 @@ async def test_exec_passes_all_that_it_is_told():
         ([b"ls"], {}, TypeError),
         (["a\0b"], {}, ValueError),
         (["a"], {"env": {"A": "\0"}}, ValueError),
+        (["a"], {"env": {"A=B": "c"}}, ValueError),
         (["a"], {"timeout_s": 0}, ValueError),
         (["a"], {"timeout_s": float("inf")}, ValueError),
         (["a"], {"timeout_s": float("nan")}, ValueError),

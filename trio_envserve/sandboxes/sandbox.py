@@ -215,6 +215,9 @@ class Sandbox:
                 raise TypeError(f"a command consists of texts, not {type(each).__name__}")
             if "\0" in each:
                 raise ValueError("a command has no character zero")
+        for each in env or {}:
+            if not each or "=" in each:
+                raise ValueError(f"the name of a variable is a text without =, not {each!r:.80}")
         if not (isinstance(timeout_s, (int, float)) and 0 < timeout_s < math.inf):
             raise ValueError(f"timeout_s is a number above 0, not {timeout_s!r}")
         if type(most_bytes) is not int or most_bytes < 0:
