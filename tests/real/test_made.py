@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trio
 
 from tests.proc import is_alive
 from tests.real.judge import Judge
 from tests.real.support import (
+    SOON_S,
     assert_gone,
     is_doomed,
     open_server_process,
@@ -126,4 +128,5 @@ async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processe
     (left / "0").mkdir(parents=True)
     (left / folders.LOCK).touch()
     async with open_server("arithmetic", workers=0):
-        await until(lambda: not left.exists())
+        with trio.fail_after(SOON_S):
+            await until(lambda: not left.exists())
