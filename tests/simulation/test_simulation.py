@@ -129,6 +129,11 @@ def test_g9_closing_server_ended_while_it_read_an_outcome_from_the_disk():
     assert run(3046762).violations == ()
 
 
+def test_elastic_pool_whose_workers_die_in_turn_replaces_each_soon():
+    """The judge took it for one worker that was missing all the time."""
+    assert run(3063212).violations == ()
+
+
 def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
     """The router dispatched after each thing that a host said, so a request was spent."""
     plan = plan_of(3038673, harsh=True, hosts=True)

@@ -639,27 +639,19 @@ class HealthJudge(Wires):
         if idle or server.moved_s(now_s) < SETTLE_S:
             server.empty_since_s.clear()
             return
-        if self.plan.most_workers:
-            self._least_kept(server, len(taken))
-            return
-        for slot in range(self.plan.workers):
+        since_s, least = server.empty_since_s, self.plan.workers
+        for slot in range(self.plan.most_workers or least):
             if slot in taken:
-                server.empty_since_s.pop(slot, None)
-            elif now_s - server.empty_since_s.setdefault(slot, now_s) > REPLACED_S:
-                server.empty_since_s[slot] = now_s
-                self.violation("G9", f"{server.name} does not replace a worker that ends")
-
-    def _least_kept(self, server: Observed, workers: int) -> None:
-        """Which slots are open the judge does not know, but how many there are at least."""
-        now_s, least = self.now_s, self.plan.workers
-        missing = max(0, least - workers)
-        since_s = list(server.empty_since_s.values())  # what is replaced is the oldest
-        since_s = since_s[max(0, len(since_s) - missing) :]
-        since_s += [now_s] * (missing - len(since_s))
-        server.empty_since_s = dict(enumerate(since_s))
-        if since_s and now_s - since_s[0] > least * REPLACED_S:
-            server.empty_since_s.clear()
-            self.violation("G9", f"{server.name} keeps {workers} workers of at least {least}")
+                since_s.pop(slot, None)
+            else:
+                since_s.setdefault(slot, now_s)
+        # Which slots are open the judge does not know, but how many there are at least.
+        due = sum(now_s - at_s > REPLACED_S for at_s in since_s.values())
+        workers = len(taken) + len(since_s) - due
+        if workers < least:
+            since_s.clear()
+            text = f"{server.name} keeps {workers} workers of at least {least}"
+            self.violation("G9", text)
 
     def spawned(self, server: Observed, worker: Observed, slot: int) -> None:
         """There is one more worker: may there be, and is there a reason?"""
