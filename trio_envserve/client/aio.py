@@ -2,9 +2,8 @@
 
 Theory of operation
 -------------------
-An :class:`AsyncioClient` belongs to the event loop that opened it.  The client itself
-runs in a thread (:mod:`.thread`); what that delivers is collected, and handed over to
-the waiting tasks in one step of the event loop for all that is there.
+An :class:`AsyncioClient` belongs to the event loop that opened it.  The client itself runs in a
+thread (:mod:`.thread`); a task that waits for it waits for a future of its own loop.
 """
 
 from __future__ import annotations
@@ -20,21 +19,20 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
-from ..core.terms import SentBody
-from ..core.values import EncodingError, NotHere, TooMuchWork
+from ..core.values import EncodingError, NotHere
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
-from .options import Asked, CallOptions, checked
+from .options import Asked, CallOptions, Encoded, checked
 from .outcome import Outcome
-from .shell import Arrays, Client, check_in_flight
-from .thread import AT_ONCE, ClientThread, ThreadJob, documented_as, encode
+from .shell import AT_ONCE, Arrays, Client, check_in_flight
+from .thread import ClientThread, ThreadJob, call, documented_as, encode
 from .thread import counters as counters_of
 from .thread import health as health_of
 
@@ -64,10 +62,6 @@ class AsyncioClient:
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
-        self._delivered: deque[tuple[Callable[[Any, BaseException | None], None], Any, Any]]
-        self._delivered = deque()
-        self._told = False
-        """Whether the event loop will look there."""
 
     # -- calls ----------------------------------------------------------------
 
@@ -91,28 +85,23 @@ class AsyncioClient:
 
     async def _outcome(self, asked: Asked) -> Outcome:
         try:
-            body = await self._encoded(asked)
+            return await self._run(call(await self._encoded(asked)))
         except EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
-        except ServerNotReady:  # closed meanwhile
+        except ServerNotReady:
             return Outcome.failed(NeverStarted("the client was closed"))
-        if asked.is_hashed_long(body):
-            terms = await asyncio.to_thread(asked.terms_of, body)
-        else:
-            terms = asked.terms_of(body)
-        result: Outcome = await self._wait(lambda job: self._thread.call(job, body, terms))
-        return result
 
-    async def _encoded(self, asked: Asked) -> SentBody:
-        """The body of a call.  A large one is encoded in a thread of the client's."""
-        try:
-            return self._thread.encode(asked, at_once=True)
-        except TooMuchWork:
-            pass
+    async def _encoded(self, asked: Asked) -> Encoded:
+        """The call as it goes to the server; a large one is encoded in a thread of the client's."""
+        wire = self._thread.wire
+        encoded = asked.at_once(wire)
+        if encoded is not None:
+            return encoded
         try:
             return await self._run(lambda client: encode(client, asked))
         except NotHere:  # the value's own code, which belongs to this thread
-            return self._thread.encode(asked, at_once=False)
+            body = asked.encoded(wire)
+        return Encoded(body, await asyncio.to_thread(asked.terms_of, body))
 
     @asynccontextmanager
     async def run_many(
@@ -142,18 +131,14 @@ class AsyncioClient:
     # -- the thread -------------------------------------------------------------
 
     async def _run(self, act: Callable[[Client], Awaitable[T]]) -> T:
-        result: T = await self._wait(lambda job: self._thread.run(job, act))
-        return result
-
-    async def _wait(self, post: Callable[[ThreadJob], None]) -> Any:
-        """Hand a job over, and wait for what comes of it."""
+        """Have the client do something in its thread, and wait for what comes of it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise ConfigError("this client was opened in another event loop; open one in this")
-        future = loop.create_future()
-        job = ThreadJob(partial(self._deliver, partial(_settle, future)))
+        future: asyncio.Future[T] = loop.create_future()
+        job = ThreadJob(partial(self._deliver, future))
         try:
-            post(job)
+            self._thread.run(job, act)
             return await future
         except BaseException:
             if not future.done() or future.cancelled():
@@ -161,23 +146,11 @@ class AsyncioClient:
             raise
 
     def _deliver(
-        self, take: Callable[[Any, BaseException | None], None], result: Any,
-        error: BaseException | None,
-    ) -> None:  # fmt: skip
+        self, future: asyncio.Future[Any], result: Any, error: BaseException | None
+    ) -> None:
         """Hand over to the event loop.  Called in the client's thread."""
-        self._delivered.append((take, result, error))
-        if not self._told:
-            self._told = True
-            try:
-                self._loop.call_soon_threadsafe(self._hand_over)
-            except RuntimeError:
-                pass  # the event loop is closed, and nobody waits in it
-
-    def _hand_over(self) -> None:
-        self._told = False  # first: what is delivered from here on tells again
-        for _ in range(len(self._delivered)):
-            take, result, error = self._delivered.popleft()
-            take(result, error)
+        with suppress(RuntimeError):  # the event loop is closed, and nobody waits in it
+            self._loop.call_soon_threadsafe(_settle, future, result, error)
 
 
 @final
@@ -191,37 +164,31 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
         self._asked = asked
         self._inputs = enumerate(inputs)
         self._room = in_flight
-        self._fed = False
-        self._jobs: dict[int, ThreadJob | asyncio.Task[None]] = {}
-        """Jobs under way, by the index of their input; large inputs have a task."""
-        self._ready: deque[tuple[int, Any, BaseException | None]] = deque()
+        self._fed = self._closed = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._ready: deque[tuple[int, Outcome | Exception]] = deque()
         self._changed = asyncio.Event()
-        self._turns = 0
-        self._arrived: list[tuple[int, Outcome]] | None = None
 
     def __aiter__(self) -> AsyncioOutcomes:
         return self
 
     async def __anext__(self) -> tuple[int, Outcome]:
         """The next outcome, once there is one."""
-        self._turns += 1
-        if not self._turns % AT_ONCE:
-            await asyncio.sleep(0)  # before anything is taken, which a cancel would lose
         while True:
             if self._feed():
                 await asyncio.sleep(0)  # others have a turn, and then it goes on
             elif self._ready:
                 break
-            elif self._fed and not self._jobs:
+            elif self._fed and not self._calls:
                 self._changed.set()  # nobody else need wait either
                 raise StopAsyncIteration
             else:
                 self._changed.clear()
                 await self._changed.wait()
-        index, outcome, error = self._ready.popleft()
+        index, outcome = self._ready.popleft()
         self._room += 1
-        if error is not None:
-            raise error
+        if isinstance(outcome, Exception):
+            raise outcome
         return index, outcome
 
     def _feed(self) -> bool:
@@ -234,56 +201,36 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
                 self._fed = True
                 return False
             self._room -= 1
-            self._call(index, self._asked.member(index, input))
+            self._calls.add(
+                asyncio.create_task(self._call(index, self._asked.member(index, input)))
+            )
         return bool(self._room)
 
-    def _call(self, index: int, asked: Asked) -> None:
-        thread = self._client._thread
-        job = self._jobs[index] = ThreadJob(
-            partial(self._client._deliver, partial(self._take, index))
-        )
-        try:
-            body = thread.encode(asked, at_once=True)
-        except TooMuchWork:
-            self._jobs[index] = asyncio.create_task(self._call_large(index, asked))
-        except EncodingError as error:
-            self._take(index, Outcome.failed(NotEncodable(str(error), path=error.path)), None)
-        else:
-            if asked.is_hashed_long(body):
-                self._jobs[index] = asyncio.create_task(self._call_large(index, asked))
-            else:
-                thread.call(job, body, asked.terms_of(body))
-
-    async def _call_large(self, index: int, asked: Asked) -> None:
+    async def _call(self, index: int, asked: Asked) -> None:
+        outcome: Outcome | Exception
         try:
             outcome = await self._client._outcome(asked)
         except Exception as error:  # it is raised where outcomes are taken
-            self._take(index, None, error)
-        else:
-            self._take(index, outcome, None)
-
-    def _take(self, index: int, outcome: Any, error: BaseException | None) -> None:
-        if self._jobs.pop(index, None) is not None:
-            self._ready.append((index, outcome, error))
-            self._changed.set()
+            outcome = error
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.discard(task)
+        self._ready.append((index, outcome))
+        self._changed.set()
 
     def _close(self) -> None:
         """Cancel the calls that are left."""
-        self._fed = True
-        self._client._hand_over()  # what the thread has delivered has arrived
-        jobs, self._jobs = self._jobs, {}
-        for job in jobs.values():
-            if isinstance(job, ThreadJob):
-                self._client._thread.cancel(job)
-            else:
-                job.cancel()
-        self._arrived = [(index, outcome) for index, outcome, error in self._ready if error is None]
+        self._fed = self._closed = True
+        for task in self._calls:
+            task.cancel()
+        self._calls.clear()
+        self._arrived = [(i, each) for i, each in self._ready if isinstance(each, Outcome)]
         self._ready.clear()
         self._changed.set()
 
     def arrived(self) -> list[tuple[int, Outcome]]:
         """See :meth:`.Outcomes.arrived`."""
-        if self._arrived is None:
+        if not self._closed:
             raise RuntimeError("arrived() is for after the block: inside it, iterate")
         return self._arrived
 

@@ -117,14 +117,11 @@ class Driver:
     def submit(
         self, body: SentBody, now_s: float, terms: Terms, ended: Callable[[Ended], None],
         on_delta: OnDelta | None = None, on_note: OnNote | None = None,
-        span: tracing.Span | None = None,
     ) -> int:  # fmt: skip
         """Make a call, and return its number.  ``ended`` is called once, when it has
-        ended, which may be at once; not any more after :meth:`cancel`.  ``span`` was begun
-        where the caller is, if that is not here."""
+        ended, which may be at once; not any more after :meth:`cancel`."""
         number, self._next_call = self._next_call, self._next_call + 1
-        if span is None and self.keeps_spans:
-            span = begin_call(terms)
+        span = _begin_call(terms) if self.keeps_spans else None
         if span is not None:
             self._spans[number] = span
             terms = terms._replace(traceparent=span.traceparent)
@@ -347,7 +344,7 @@ class Driver:
                 _log.info("%s: %s", self.address, health.value)
 
 
-def begin_call(terms: Terms) -> tracing.Span | None:
+def _begin_call(terms: Terms) -> tracing.Span | None:
     """The span of a call that runs something, below the current one of its caller; None if
     this process keeps no traces, or the caller says where it belongs."""
     if terms.traceparent is not None or tracing.tracer() is None:

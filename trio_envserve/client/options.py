@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.calls import MOST_SECONDS
@@ -15,7 +15,7 @@ from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody, quick
-from ..core.values import encode_to_send
+from ..core.values import TooMuchWork, encode_to_send
 from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members, check_stored
 
 
@@ -124,9 +124,26 @@ class Asked(NamedTuple):
         key = _call_key((_ASK, name, input_digest(body, rerun), None))
         return _terms((rerun, max_executions, limit_s, key, *more))
 
-    def is_hashed_long(self, body: SentBody) -> bool:
-        """Whether :meth:`terms_of` belongs into a thread."""
-        return self.name is not None and len(body) >= HASHED_AT_ONCE
+    def at_once(self, limits: WireLimits) -> Encoded | None:
+        """The call as it goes to the server; None if that takes long, and belongs into a thread.
+        Raises EncodingError."""
+        try:
+            body = self.encoded(limits, at_once=True)
+        except TooMuchWork:
+            return None
+        if self.name is not None and len(body) >= HASHED_AT_ONCE:
+            return None
+        return Encoded(body, self.terms_of(body))
+
+    def encode(self, limits: WireLimits, pause: Callable[[], None] | None = None) -> Encoded:
+        """The call as it goes to the server.  Raises EncodingError.
+
+        Args:
+            limits: Limits of the wire.
+            pause: Called now and then, in a thread. Code of the input's own raises NotHere then.
+        """
+        body = self.encoded(limits, pause=pause)
+        return Encoded(body, self.terms_of(body))
 
     def member(self, index: int | str, input: Any) -> Asked:
         """The call for one of many inputs; its key has a part for the index."""

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-The client itself runs in a thread (:mod:`.thread`).  A call waits in its caller's thread
-on a queue that Ctrl-C interrupts, so it works in any thread, with or without a running
-event loop (which it blocks).
+The client itself runs in a thread (:mod:`.thread`).  A call waits in its caller's thread on a queue
+that Ctrl-C interrupts (it is no Python code, so an interrupt leaves no lock behind).  So a call
+works in any thread, with or without a running event loop (which it blocks).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 
-from ..core.errors import NotEncodable
+from ..core.errors import NeverStarted, NotEncodable, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
@@ -26,7 +26,7 @@ from .opening import open_client, wire_of
 from .options import Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client, check_in_flight
-from .thread import ClientThread, ThreadJob, documented_as
+from .thread import ClientThread, ThreadJob, call, documented_as
 from .thread import counters as counters_of
 from .thread import health as health_of
 
@@ -120,11 +120,11 @@ class PlainClient:
         """See :meth:`Client.outcome`."""
         asked = checked(input, kind=kind, **options)
         try:
-            body = self._thread.encode(asked, at_once=False)
+            return self._run(call(asked.encode(self._thread.wire)))
         except EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
-        result: Outcome = self._wait(lambda job: self._thread.call(job, body, asked.terms_of(body)))
-        return result
+        except ServerNotReady:
+            return Outcome.failed(NeverStarted("the client was closed"))
 
     @contextmanager
     def run_many(
@@ -160,16 +160,12 @@ class PlainClient:
     counters = _passed_on(counters_of)
 
     def _run(self, act: Callable[[Client], Awaitable[T]]) -> T:
-        result: T = self._wait(lambda job: self._thread.run(job, act))
-        return result
-
-    def _wait(self, post: Callable[[ThreadJob], None]) -> Any:
-        """Hand a job over, and wait for what comes of it."""
+        """Have the client do something in its thread, and wait for what comes of it."""
         self._thread.check_thread()
-        box: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        box: SimpleQueue[tuple[T, BaseException | None]] = SimpleQueue()
         job = ThreadJob(lambda result, error: box.put((result, error)))
         try:
-            post(job)
+            self._thread.run(job, act)
             result, error = box.get()
         except BaseException:
             self._thread.cancel(job)  # Ctrl-C
@@ -234,14 +230,16 @@ class PlainOutcomes(Iterator[tuple[int, Outcome]]):
             job = self._jobs[index] = ThreadJob(partial(self._deliver, index))
             asked = self._asked.member(index, input)
             try:
-                body = self._thread.encode(asked, at_once=False)
+                encoded = asked.encode(self._thread.wire)
             except EncodingError as error:
                 outcome = Outcome.failed(NotEncodable(str(error), path=error.path))
                 self._ready.put((index, outcome, None))
             else:
-                self._thread.call(job, body, asked.terms_of(body))
+                self._thread.run(job, call(encoded))
 
     def _deliver(self, index: int, outcome: Any, error: BaseException | None) -> None:
+        if isinstance(error, ServerNotReady):
+            outcome, error = Outcome.failed(NeverStarted("the client was closed")), None
         self._ready.put((index, outcome, error))
 
     def _close(self) -> None:
@@ -249,8 +247,7 @@ class PlainOutcomes(Iterator[tuple[int, Outcome]]):
         self._fed = self._closed = True
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            if job.deliver is not None:
-                self._thread.cancel(job)
+            self._thread.cancel(job)
         self._ready.put((-1, None, None))  # wakes who waits
 
     def arrived(self) -> list[tuple[int, Outcome]]:

@@ -176,7 +176,7 @@ class Client:
         """The awaitable of :meth:`outcome`.  No coroutine: each that a caller waits in
         is run through whenever it goes to sleep and wakes up."""
         try:
-            encoded = self._at_once(asked)
+            encoded = asked.at_once(self._wire)
         except values.EncodingError as error:
             return _not_encoded(error)
         if encoded is None:
@@ -197,30 +197,14 @@ class Client:
     async def _encode(self, asked: Asked) -> Encoded:
         """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
         try:
-            return self._at_once(asked) or await self._encode_large(asked)
+            return asked.at_once(self._wire) or await self._encode_large(asked)
         except values.EncodingError as error:
             raise _not_encodable(error) from None
 
-    def _at_once(self, asked: Asked) -> Encoded | None:
-        """The request as it goes to the server; None if that takes long.  Raises
-        EncodingError."""
-        try:
-            body = asked.encoded(self._wire, at_once=True)
-        except values.TooMuchWork:
-            return None
-        if asked.is_hashed_long(body):
-            return None
-        return Encoded(body, asked.terms_of(body))
-
     async def _encode_large(self, asked: Asked) -> Encoded:
         """Encode a call's input in a thread."""
-
-        def encode(pause: Callable[[], None]) -> Encoded:
-            body = asked.encoded(self._wire, pause=pause)
-            return Encoded(body, asked.terms_of(body))
-
         try:
-            return await self._threads.run(encode)
+            return await self._threads.run(lambda pause: asked.encode(self._wire, pause))
         except values.NotHere:  # the input's own code, which belongs to this thread
             body = asked.encoded(self._wire)
         return Encoded(body, await self._threads.run(lambda pause: asked.terms_of(body)))
@@ -679,7 +663,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     def _submit(self, index: int, asked: Asked) -> None:
         on_note = None if self._on_note is None else partial(self._on_note, index)
         try:
-            encoded = self._client._at_once(asked)
+            encoded = asked.at_once(self._client._wire)
         except values.EncodingError as error:
             self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
             return
