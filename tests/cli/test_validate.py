@@ -42,13 +42,19 @@ FOUND = {
         "rewards", "warning", "a result has no reward",
     ),
     "right answers that earn nothing": (
-        "async def run_rollout(self, rollout): return {'reward': 0}",
+        "async def run_rollout(self, rollout):\n"
+        "        return {**await super().run_rollout(rollout), 'reward': 0}",
         "oracle", "failed", "2 of 2 right answers (the model oracle) earn less than 1, the least 0",
     ),
     "right answers that earn as much as there is": (
         "max_reward = 0.45\n"
-        "    async def run_rollout(self, rollout): return {'reward': 0.45}",
+        "    async def run_rollout(self, rollout):\n"
+        "        return {**await super().run_rollout(rollout), 'reward': 0.45}",
         "oracle", "ok", "earn 0.45 or more",
+    ),
+    "rollouts that ask no model": (
+        "async def run_rollout(self, rollout): return {'reward': 0}",
+        "oracle", "skipped", "no rollout asked a model",
     ),
     "a most reward that is none": (
         "max_reward = 'high'", "oracle", "failed", "max_reward must be a number, or None",

@@ -206,7 +206,8 @@ class Validation:
                 if await self._rollouts(runner, inputs):
                     check_results(self._findings, self._values)
                     most = getattr(environment.environment, "max_reward", 1.0)
-                    check_rewards(self._findings, self._values, self._model, most)
+                    asked = bool(runner.usage.calls)
+                    check_rewards(self._findings, self._values, self._model, most, asked)
                     await self._at_once(runner, inputs)
                     self._check_signals(environment)
                     await self._cancel(runner, inputs[0])
