@@ -18,6 +18,7 @@ pytestmark = pytest.mark.real
 HEAD = """
 import asyncio, math, os, subprocess, threading, time
 import trio
+from trio_envserve import Sandboxed
 
 class Base:
     def inputs(self, n, seed):
@@ -153,6 +154,10 @@ FOUND = {
     "a setup that raises": (
         "def setup(self): raise OSError('no disk')",
         "setup", "failed", "setup() raised OSError: no disk",
+    ),
+    "a sandbox that nobody provides": (
+        "def setup(self): Sandboxed('nonsense').check()",
+        "setup", "failed", "no provider of sandboxes is called 'nonsense'",
     ),
     "a teardown that raises": (
         "def teardown(self): raise OSError('no disk')",

@@ -485,16 +485,29 @@ class Broken:
         raise AssertionError("it was never set up")
 
 
+class Misplaced:
+    sandbox = "nonsense"
+
+    def reset(self) -> str:
+        raise AssertionError("it was never set up")
+
+    def get_reward(self) -> float:
+        return 0.0
+
+
 @pytest.mark.parametrize(
-    ("make", "code", "text"),
+    ("make", "code", "text", "has_traceback"),
     [
-        (not_found, messages.UNLOADABLE, "there is no such environment"),
-        (lambda: load(Broken()), "broken", "no disk"),
+        (not_found, messages.UNLOADABLE, "there is no such environment", False),
+        (lambda: load(Broken()), "broken", "no disk", True),
+        # Each worker that started showed a traceback of this package, three times.
+        (lambda: load(Misplaced), messages.UNLOADABLE, "no provider of sandboxes is called", False),
     ],
 )
 async def test_a_worker_whose_environment_cannot_be_set_up_says_why_and_ends(
-    make: Callable[[], LoadedEnvironment], code: str, text: str, autojump_clock: object
-) -> None:
+    make: Callable[[], LoadedEnvironment], code: str, text: str, has_traceback: bool,
+    autojump_clock: object,
+) -> None:  # fmt: skip
     ours, theirs = open_memory_streams(WIRE)
     ends: list[bool] = []
     with trio.fail_after(60):
@@ -504,6 +517,7 @@ async def test_a_worker_whose_environment_cannot_be_set_up_says_why_and_ends(
     assert isinstance(broken, messages.WorkerBroken)
     assert broken.error["code"] == code
     assert text in broken.error["message"]
+    assert bool(broken.error["traceback"]) == has_traceback
 
 
 async def test_an_execution_stands_below_the_span_of_its_dispatch_and_no_other_does() -> None:

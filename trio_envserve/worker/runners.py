@@ -44,7 +44,7 @@ import trio
 
 from .. import foreign, tracing
 from ..core.durations import Durations
-from ..core.errors import EnvServeError
+from ..core.errors import ConfigError, EnvServeError
 from ..core.limits import ServerLimits
 from ..core.values import DecodingError
 from ..envs.interface import Rollout, recorded, resumed, trim_state
@@ -516,10 +516,9 @@ async def open_runner(
     use a thread as well).  ``models``: the model clients to use, which stay open; None: the runner
     has its own.
 
-    All executions must have ended before the block does.  Raises
-    :class:`EnvironmentFailure` if ``setup`` fails; there is no ``teardown``
-    then.  A ``teardown`` that fails, or takes longer than ``teardown_s``, is
-    logged.
+    All executions must have ended before the block does.  Raises :class:`EnvironmentFailure` if
+    ``setup`` fails, and :class:`ConfigError` if that is what it raises; there is no ``teardown``
+    then.  A ``teardown`` that fails, or takes longer than ``teardown_s``, is logged.
     """
     async with AsyncExitStack() as stack:
         if models is None:
@@ -530,11 +529,21 @@ async def open_runner(
         apart = await stack.enter_async_context(open_apart())
         maker = await stack.enter_async_context(open_maker())
         runner = Runner(env, backend, models, apart, maker)
-        await runner._hook("setup")
+        await _set_up(runner)
         try:
             yield runner
         finally:
             await _tear_down(runner, teardown_s)  # noqa: ASYNC102
+
+
+async def _set_up(runner: Runner) -> None:
+    try:
+        return await runner._hook("setup")
+    except EnvironmentFailure as failure:
+        if type(failure.exception) is not ConfigError:
+            raise
+        refused = failure.exception
+    raise refused  # here, where it gets no context: its message says what to do
 
 
 async def _tear_down(runner: Runner, teardown_s: float) -> None:

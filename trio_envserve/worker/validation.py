@@ -212,10 +212,13 @@ class Validation:
                     self._check_signals(environment)
                     await self._cancel(runner, inputs[0])
                 self._findings.begin("teardown")
-        except EnvironmentFailure as failure:
+        except (ConfigError, EnvironmentFailure) as error:
             if ready:
                 raise
-            self._findings.raised("setup", "setup() raised", failure.exception)
+            if isinstance(error, ConfigError):
+                self._say("setup", "failed", str(error), described_cause(error))
+            else:
+                self._findings.raised("setup", "setup() raised", error.exception)
             return
         if heard.warnings:
             self._say("teardown", "warning", heard.warnings[0])
