@@ -18,7 +18,12 @@ from tests.server.journal.folders import a_run, journal, opened, write
 from trio_envserve import Client, RolloutFailed, ServerStartError, WorkerLost, open_client
 from trio_envserve.cli.key import _tell
 from trio_envserve.cli.render import duration
-from trio_envserve.core.journal import ResourceCreated, ResourceOpened
+from trio_envserve.core.journal import (
+    ResourceCreated,
+    ResourceGiven,
+    ResourceGone,
+    ResourceOpened,
+)
 from trio_envserve.server.journal import tools
 
 pytestmark = pytest.mark.real
@@ -218,6 +223,31 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
     whole = await run(tmp_path, "journal", "runs", "check")
     assert (whole.code, whole.out) == (0, "runs is whole\n")
     assert (await run(tmp_path, "journal", "runs", "compact", "--json")).last["exit"] == 0
+
+
+async def test_resources_that_a_journal_holds_are_listed(tmp_path: Path):
+    """Nothing showed what is left to be destroyed, and by what."""
+    boxes = [
+        ResourceOpened(number, f"ab-{number}", "box", "destroy|boxes", b"", 7, b"w" * 16, 0, number)
+        for number in range(5)
+    ]
+    made = [ResourceCreated(number, b"handle") for number in (1, 2, 3, 4)]
+    given = [ResourceGiven(2, b"", 0), ResourceGiven(3, b"v" * 16, 1), ResourceGone(4)]
+    write(tmp_path / "runs", a_run(0), boxes, made, given)
+    listed = await run(tmp_path, "journal", "runs", "ls")
+    title, columns, *rows = listed.out.split("\n\n")[1].splitlines()
+    assert title == "4 resources"
+    assert columns.split() == ["name", "kind", "state", "age", "destroy", "request"]
+    assert [row.split()[:6] for row in rows] == [
+        [name, "box", state, "0", "s", "destroy,"]
+        for name, state in (
+            ("ab-0", "intended"), ("ab-1", "held"), ("ab-2", "waiting"), ("ab-3", "cleaning"),
+        )
+    ]  # fmt: skip
+    told = (await run(tmp_path, "journal", "runs", "ls", "--json")).last["resources"]
+    assert (told[1]["name"], told[1]["destroy"], told[1]["age_s"]) == ("ab-1", "destroy, boxes", 0)
+    keys = (await run(tmp_path, "journal", "runs", "ls", "key-", "--json")).last
+    assert (len(keys["keys"]), keys["resources"]) == (1, [])
 
 
 async def test_copied_journal_is_taken_over_by_a_person_only(tmp_path: Path):

@@ -14,18 +14,19 @@ from ..client.options import DEFAULT_NAMESPACE
 from ..core import error_records, messages, values
 from ..core.errors import ConfigError, ProtocolError
 from ..core.limits import KeyLimits, WireLimits
-from ..core.terms import Body, Status
+from ..core.terms import Body, RequestId, Status
 from ..core.values import DecodingError
 from ..json_values import jsonable
 from ..options import argument, option
 from ..server.journal import tools
 from ..server.journal.reading import JournalContents, told
-from ..server.journal.tools import Kept
+from ..server.journal.tools import Kept, KeptResource
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .render import put, records_table, say
 from .verbs import VerbOptions, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"
+_RESOURCE_COLUMNS = "name", "kind", "state", "age_s", "destroy", "request"
 ACTIONS = "ls", "show", "export", "check", "compact", "adopt"
 
 
@@ -72,7 +73,8 @@ async def journal(asked: JournalOptions, stop: StopRequest) -> Result:
       trio-envserve journal runs export --all > runs.jsonl
       trio-envserve journal runs check --repair
 
-    ls [PREFIX]  the keys, or those that begin with PREFIX
+    ls [PREFIX]  the keys, or those that begin with PREFIX; without PREFIX, also the
+                 resources that are not gone, of all rollouts
     show KEY     one key, with its input and its outcome
     export       the same of all keys, one object a line
     check        whether all is as it was saved; exit code 1 if not
@@ -98,9 +100,17 @@ def _list(asked: JournalOptions) -> Result:
     found, keys = asked.found()
     rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
     title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
-    table = records_table(title, rows, _COLUMNS, left=["key", "state", "namespace"])
-    summary = {"folder": str(asked.folder), "keys": rows, "problems": found.problems}
-    return Result(OK, summary, [table])
+    tables = [records_table(title, rows, _COLUMNS, left=["key", "state", "namespace"])]
+    resources = [] if asked.what else list(map(_resource_row, tools.kept_resources(found)))
+    if resources:
+        title = f"{len(resources)} resource{'s' * (len(resources) != 1)}"
+        left = [name for name in _RESOURCE_COLUMNS if name != "age_s"]
+        tables.append(records_table(title, resources, _RESOURCE_COLUMNS, left=left))
+    summary = {
+        "folder": str(asked.folder), "keys": rows, "resources": resources,
+        "problems": found.problems,
+    }  # fmt: skip
+    return Result(OK, summary, tables)
 
 
 def _show(asked: JournalOptions) -> Result:
@@ -176,6 +186,15 @@ def _row(each: Kept) -> dict[str, Any]:
         "generation": opened.number, "state": each.state, "executions": each.executions,
         "allowance": opened.allowance + opened.earlier, "bytes": each.size_bytes,
         "opened_s": round(each.opened_s, 3), "body_is_lost": each.body_is_lost,
+    }  # fmt: skip
+
+
+def _resource_row(each: KeptResource) -> dict[str, Any]:
+    opened = each.left.opened
+    return {
+        "name": opened.name, "kind": opened.kind, "state": each.state,
+        "age_s": round(each.age_s, 3), "destroy": opened.destroy.replace("|", ", "),
+        "request": str(RequestId(opened.account, opened.sequence)),
     }  # fmt: skip
 
 

@@ -11,9 +11,18 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from ...core.errors import ServerStartError
-from ...core.journal import Completed, Opened, Started
+from ...core.journal import (
+    Completed,
+    LeftResource,
+    OfResource,
+    Opened,
+    ResourceOpened,
+    Started,
+    remains_of,
+)
 from .folder import DATABASE, beside, identity_of
 from .opening import damaged, lock, open_folder, unlock, words
 from .reading import JournalContents, check_kind, read_all, read_state
@@ -48,6 +57,25 @@ class Kept:
         return len(self.opened.body) + sum(map(len, outcome))
 
 
+class KeptResource(NamedTuple):
+    """A resource in a journal that is not gone."""
+
+    left: LeftResource
+    age_s: float
+    """Time that servers were up since it was intended."""
+
+    @property
+    def state(self) -> str:
+        """``intended``, ``held`` by its execution, ``waiting`` for a worker that destroys it, or
+        ``cleaning``."""
+        left = self.left
+        if not left.incarnation:
+            return "waiting"
+        if left.turn:
+            return "cleaning"
+        return "intended" if left.handle is None else "held"
+
+
 def kept(found: JournalContents) -> list[Kept]:
     """The generations that can be read, in the order in which they were opened."""
     generations: dict[int, Kept] = {}
@@ -64,6 +92,21 @@ def kept(found: JournalContents) -> list[Kept]:
         elif isinstance(record, Completed):
             one.completed = record
     return list(generations.values())
+
+
+def kept_resources(found: JournalContents) -> list[KeptResource]:
+    """The resources that can be read and are not gone, in the order of their intents."""
+    began: dict[int, float] = {}
+    records: list[OfResource] = []
+    now_s = 0.0 if found.state is None else found.state.uptime_s
+    for entry in found.entries:
+        record, now_s = entry.record, max(now_s, entry.row.uptime_s)
+        if isinstance(record, ResourceOpened):
+            began[record.resource] = entry.row.uptime_s
+        if isinstance(record, OfResource) and record.resource in began:
+            records.append(record)
+    left = remains_of(records).resources
+    return [KeptResource(each, now_s - began[number]) for number, each in left.items()]
 
 
 def look(folder: Path) -> JournalContents:
