@@ -61,6 +61,8 @@ REST_S = 1.0
 """Time for which the last output of a killed process is read, in seconds."""
 ROOM_S = 0.1
 """Pause before another try if the system has no room for a thread, in seconds."""
+GROUP_S = 0.01
+"""Pause between two looks for the killed process group of a process whose reaper is dead."""
 SHOWN_BYTES = 2000
 """Most bytes of standard error in an error."""
 
@@ -351,8 +353,10 @@ class _Process:
             await process.wait()
         if not self.pid:  # it has started nothing
             return
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        with trio.move_on_after(REST_S), suppress(ProcessLookupError, PermissionError):
+            while True:  # until none of the group is left
+                os.killpg(self.pid, signal.SIGKILL)
+                await trio.sleep(GROUP_S)
         log(
             logging.WARNING,
             "some of what the process %r has started may be alive until the worker ends: its "
