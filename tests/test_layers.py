@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "large_pickles": set(),
     "near": set(),
     "otlp": set(),
+    "outputs": set(),
     "pages": set(),
     "removal": set(),
     "retrylab": set(),
@@ -48,16 +49,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing",
     },
     # Where rollouts run what they do not trust.
-    "sandboxes": WORDS | {"near", "removal"},
+    "sandboxes": WORDS | {"near", "outputs", "removal"},
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
-        "foreign", "near", "options", "sandboxes", "tracing",
+        "foreign", "near", "options", "outputs", "sandboxes", "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
-        "redaction", "removal", "tracing", "otlp",
+        "redaction", "removal", "tracing", "otlp", "outputs",
     },
-    "host": {"core", "net", "envs", "worker", "redaction"},
+    "host": {"core", "net", "envs", "worker", "outputs", "redaction"},
     "server": {
         "core", "net", "models", "envs", "worker", "host", "logs", "regular_files", "tracing",
         "options",

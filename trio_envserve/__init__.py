@@ -94,7 +94,6 @@ if TYPE_CHECKING:
     from .envs.late import Late
     from .envs.made import (
         BlockingProcess,
-        CompletedProcess,
         ProcessBlock,
         ProcessError,
         ProcessFailed,
@@ -126,7 +125,8 @@ if TYPE_CHECKING:
     from .models.usage import ModelUsage
     from .net import Network, Transport
     from .net.keypairs import ClientCurve, KeyPair
-    from .sandboxes.interface import ExecResult, SandboxDied, SandboxUnavailable
+    from .outputs import CompletedProcess
+    from .sandboxes.interface import SandboxDied, SandboxUnavailable
     from .sandboxes.sandbox import Sandbox, SandboxBlock, Sandboxed
     from .server import Server, ServerOptions, open_server, serve
     from .server.curve import ClientRight, ServerCurve
@@ -169,7 +169,6 @@ __all__ = [
     "EnvironmentBroken",
     "EnvironmentUnavailable",
     "ErrorInfo",
-    "ExecResult",
     "ExecutionCancelled",
     "ExecutionLimit",
     "Fault",
@@ -270,10 +269,10 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
-    "core.pages", "core.worker_range", "models.interface", "models.usage", "sandboxes.interface",
-    "sandboxes.sandbox", "envs.apart", "envs.late", "envs.interface", "envs.made", "envs.saves",
-    "envs.resources", "core.values", "net", "net.keypairs", "client", "client.aio",
-    "host.allocator", "host.joined", "host.opening", "server", "server.curve",
+    "core.pages", "core.worker_range", "models.interface", "models.usage", "outputs",
+    "sandboxes.interface", "sandboxes.sandbox", "envs.apart", "envs.late", "envs.interface",
+    "envs.made", "envs.saves", "envs.resources", "core.values", "net", "net.keypairs", "client",
+    "client.aio", "host.allocator", "host.joined", "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, str] = {
         ProcessBlock RolloutProcess BlockingProcess CompletedProcess ProcessError
         ProcessNotStarted ProcessFailed ProcessTimeout Resource ResourceError
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
-        ApartDied Sandboxed Sandbox SandboxBlock ExecResult SandboxUnavailable SandboxDied
+        ApartDied Sandboxed Sandbox SandboxBlock SandboxUnavailable SandboxDied
         Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
         Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",
     "errors": """
@@ -347,7 +347,7 @@ def _members(cls: type, short: str, section: str) -> Iterator[str]:
         bound = found.__get__(None, cls) if of_class else member
         shown = _call(bound, f"{short}.{name}" if of_class else name, typed=True)
         told = ""
-        if not re.match(r"See (:\w+:)?`", member.__doc__):
+        if not re.match(r"See (:\w+:)?`|Like ``", member.__doc__):
             parts = _parameters(bound, path)
             told = "\n".join(f"- `{part.name}`: {_roles(part.meaning, section)}" for part in parts)
         yield _item(shown, _joined(_doc(member, section), told))

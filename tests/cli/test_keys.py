@@ -19,6 +19,7 @@ from trio_envserve import Client, RolloutFailed, ServerStartError, WorkerLost, o
 from trio_envserve.cli.key import _tell
 from trio_envserve.cli.render import duration
 from trio_envserve.core.journal import (
+    Record,
     ResourceCreated,
     ResourceGiven,
     ResourceGone,
@@ -227,13 +228,13 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
 
 async def test_resources_that_a_journal_holds_are_listed(tmp_path: Path):
     """Nothing showed what is left to be destroyed, and by what."""
-    boxes = [
+    boxes: list[Record] = [
         ResourceOpened(number, f"ab-{number}", "box", "destroy|boxes", b"", 7, b"w" * 16, 0, number)
         for number in range(5)
     ]
-    made = [ResourceCreated(number, b"handle") for number in (1, 2, 3, 4)]
-    given = [ResourceGiven(2, b"", 0), ResourceGiven(3, b"v" * 16, 1), ResourceGone(4)]
-    write(tmp_path / "runs", a_run(0), boxes, made, given)
+    made: list[Record] = [ResourceCreated(number, b"handle") for number in (1, 2, 3, 4)]
+    given = ResourceGiven(2, b"", 0), ResourceGiven(3, b"v" * 16, 1)
+    write(tmp_path / "runs", a_run(0), boxes, made, given, [ResourceGone(4)])
     listed = await run(tmp_path, "journal", "runs", "ls")
     title, columns, *rows = listed.out.split("\n\n")[1].splitlines()
     assert title == "4 resources"

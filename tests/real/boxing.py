@@ -79,7 +79,7 @@ class Shell:
         return [{"name": "add", "arguments": {}}, {"name": "look", "arguments": {}}, "Done."]
 
     def close(self) -> None:
-        assert self.sandbox.exec_sync(["true"]).status == 0
+        assert self.sandbox.exec_sync(["true"]).returncode == 0
 
 
 class AsyncioShell:

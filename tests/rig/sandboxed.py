@@ -68,7 +68,7 @@ class BoxedEnvironment:
         async with rollout.sandbox("bubblewrap", processes=16, cpu_s=self._sign) as sandbox:
             line = "sleep 600 >/dev/null 2>&1 & echo $$ > a; cat a"
             done = await sandbox.exec(["sh", "-c", line])
-            assert done.status == 0, done
+            assert done.returncode == 0, done
             return await self._logged.run_rollout(rollout)
 
 

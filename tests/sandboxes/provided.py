@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import trio
 
+from trio_envserve.outputs import CompletedProcess
 from trio_envserve.sandboxes.finding import find_provider
 from trio_envserve.sandboxes.interface import (
     MIB,
-    ExecResult,
     OpenSandbox,
     Provider,
     SandboxCommand,
@@ -91,8 +91,8 @@ async def created(name: str, **more: Any) -> AsyncIterator[tuple[OpenSandbox, st
 
 async def told(sandbox: OpenSandbox, line: str, **more: Any) -> str:
     """Standard output of a line of shell."""
-    ended: ExecResult = await sandbox.run(shell(line, **more))
-    assert ended.status == 0, ended
+    ended: CompletedProcess = await sandbox.run(shell(line, **more))
+    assert ended.returncode == 0, ended
     return ended.stdout.decode()
 
 

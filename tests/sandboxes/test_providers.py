@@ -39,7 +39,7 @@ async def test_a_command_that_cannot_start_says_why(name: str):
     async with created(name) as (sandbox, _, _):
         missing = await sandbox.run(command("nosuch"))
         nowhere = await sandbox.run(command("ls", cwd="/nosuch"))
-        assert (missing.status, nowhere.status) in ((127, 126), (127, 127))
+        assert (missing.returncode, nowhere.returncode) in ((127, 126), (127, 127))
         assert b"nosuch" in missing.stderr
         assert b"nosuch" in nowhere.stderr
 
@@ -49,7 +49,7 @@ async def test_a_command_at_its_limit_of_time_is_killed_with_its_children(name: 
         ended = await sandbox.run(
             shell("echo begun; (sleep 9870 &); sleep 9871 & sleep 9872", timeout_s=3.0)
         )
-        assert ended == (None, b"begun\n", b"", 0, 0, "timeout")
+        assert ended == (-9, b"begun\n", b"", 0, 0, "timeout")
         assert "987" not in await told(sandbox, RUNNING)
 
 
@@ -80,7 +80,7 @@ async def test_memory_at_its_limit_ends_a_command_and_is_told(name: str):
     async with created(name, memory_bytes=64 << 20) as (sandbox, _, _):
         ended = await sandbox.run(shell("x=x; while :; do x=$x$x; done"))
         # By bubblewrap a process is refused memory, and fails in its own way.
-        assert ended.limit == "memory" or (name == "bubblewrap" and ended.status)
+        assert ended.limit == "memory" or (name == "bubblewrap" and ended.returncode)
         assert await told(sandbox, "echo alive") == "alive\n"
 
 

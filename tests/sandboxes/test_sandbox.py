@@ -11,9 +11,9 @@ import trio
 
 from tests.sandboxes.provided import provider_or_skip, spec_for
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.outputs import CompletedProcess, CutOutput
 from trio_envserve.sandboxes import bubblewrap, finding
-from trio_envserve.sandboxes.interface import ExecResult, SandboxCommand, SandboxSpec
-from trio_envserve.sandboxes.output import CutOutput
+from trio_envserve.sandboxes.interface import SandboxCommand, SandboxSpec
 from trio_envserve.sandboxes.sandbox import NoCarrier, Sandbox, SandboxBlock, Sandboxed
 from trio_envserve.worker.carriers import TrioCarrier
 
@@ -21,11 +21,11 @@ from trio_envserve.worker.carriers import TrioCarrier
 class Shown:
     """An open sandbox that notes its commands, and answers each with the same."""
 
-    def __init__(self, ended: ExecResult | None = None) -> None:
-        self.ended = ended or ExecResult(0, b"", b"")
+    def __init__(self, ended: CompletedProcess | None = None) -> None:
+        self.ended = ended or CompletedProcess(0, b"", b"")
         self.commands: list[SandboxCommand] = []
 
-    async def run(self, command: SandboxCommand) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> CompletedProcess:
         self.commands.append(command)
         return self.ended
 
@@ -65,17 +65,18 @@ async def test_exec_refuses_what_is_no_command(argv: Any, how: Any, error: type[
 
 
 async def test_a_file_that_is_larger_than_allowed_is_refused():
+    large, small = (Shown(CompletedProcess(0, data, b"")) for data in (b"1234", b"123"))
     with pytest.raises(OSError, match="more than 3 bytes"):
-        await sandbox_on(Shown(ExecResult(0, b"1234", b""))).read("a", most_bytes=3)
-    assert await sandbox_on(Shown(ExecResult(0, b"123", b""))).read("a", most_bytes=3) == b"123"
+        await sandbox_on(large).read("a", most_bytes=3)
+    assert await sandbox_on(small).read("a", most_bytes=3) == b"123"
 
 
 async def test_a_file_that_is_missing_is_told_as_such():
-    missing = Shown(ExecResult(1, b"", b"head: a: No such file or directory\n"))
+    missing = Shown(CompletedProcess(1, b"", b"head: a: No such file or directory\n"))
     with pytest.raises(FileNotFoundError, match="a: head"):
         await sandbox_on(missing).read("a")
     with pytest.raises(OSError, match="limit of time"):
-        await sandbox_on(Shown(ExecResult(None, b"", b"", limit="timeout"))).write("a", b"")
+        await sandbox_on(Shown(CompletedProcess(-9, b"", b"", limit="timeout"))).write("a", b"")
 
 
 @pytest.mark.real
@@ -184,13 +185,14 @@ def test_an_output_keeps_its_beginning_and_its_end(most: int):
 
 
 def test_a_result_is_told_in_words():
-    ended = ExecResult(2, b"out\xff\n", b"err\n")
-    assert ended.text == "out\N{REPLACEMENT CHARACTER}\nerr\n[exit status 2]"
-    assert ExecResult(0, b"", b"").text == ""
-    assert ExecResult(None, b"a", b"", limit="memory").text == (
-        "a\n[killed: it reached its limit of memory]"
+    ended = CompletedProcess(2, b"out\xff\n", b"err\n")
+    assert ended.text == "out\N{REPLACEMENT CHARACTER}\nerr\n[it exited with status 2]"
+    assert CompletedProcess(-9, b"", b"").text == "[it was ended by SIGKILL]"
+    assert CompletedProcess(0, b"", b"").text == ""
+    assert CompletedProcess(-9, b"a", b"", limit="memory").text == (
+        "a\n[it was killed at its limit of memory]"
     )
-    assert ExecResult(0, b"abyz", b"", stdout_cut=9).text == "ab\n[... 9 bytes cut ...]\nyz"
+    assert CompletedProcess(0, b"abyz", b"", stdout_cut=9).text == "ab\n[... 9 bytes cut ...]\nyz"
 
 
 def test_a_spec_for_tests_is_one():

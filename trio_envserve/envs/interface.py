@@ -56,13 +56,13 @@ from ..core.errors import ConfigError
 from ..core.values import DecodingError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
+from ..outputs import CompletedProcess
 from ..sandboxes.sandbox import NoCarrier, SandboxBlock, Sandboxed, WorkCarrier
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
 from .late import Late
 from .made import (
     MOST_BYTES,
-    CompletedProcess,
     MadeSource,
     ProcessBlock,
     command_of,
@@ -200,19 +200,8 @@ class Rollout:
         reference: str | None = None,
         endpoint: str | None = None,
     ) -> Completion:
-        """The model's answer, for code that runs in a thread.
-
-        May be called in any thread that the environment starts, while the
-        rollout runs.  Raises ``ModelError``, :class:`RolloutCancelled`, and
-        ``TypeError`` if the code does not run in a thread.
-
-        Args:
-            messages: The conversation, oldest message first.
-            tools: Tools that the model may call, as OpenAI's chat completions have them: ``{"type":
-                "function", "function": {"name", "description", "parameters"}}``.
-            reference: The environment's right answer: the offline models use it, and a model that
-                is measured never sees it.
-            endpoint: The role of another model to ask, as for :meth:`ask`.
+        """Like ``ask``, for environments that run in a thread: in any thread that they start.
+        Raises :class:`RolloutCancelled`, too, and ``TypeError`` outside of a thread.
         """
         call = self._begin(messages, endpoint)
         if not isinstance(call.model, BlockingModel):
@@ -261,17 +250,8 @@ class Rollout:
         timeout_s: float = TIMEOUT_S,
         memory_bytes: int | None = None,
     ) -> Any:
-        """Like :meth:`apart`, for environments that run in a thread.
-
-        May be called in any thread that the environment starts, while the rollout runs.  Raises
-        :class:`RolloutCancelled`, too.
-
-        Args:
-            function: A plain function at the top of a module.
-            *args: Its arguments, which are pickled, as its value is.
-            timeout_s: Time that the call may take, in seconds, before its process is ended.
-            memory_bytes: Memory that the call may take beside what its process has; None: no
-                limit. On Linux only.
+        """Like ``apart``, for environments that run in a thread: in any thread that they start.
+        Raises :class:`RolloutCancelled`, too.
         """
         call = call_of(function, args, checked(timeout_s, memory_bytes))
         with self._trace.span(f"apart {call.name}", {}):
@@ -295,12 +275,8 @@ class Rollout:
             await self._keep.keep(record)
 
     def save_sync(self, state: Any, *, doing: str | None = None) -> None:
-        """The same for environments that run in a thread; may be called in any thread that the
-        environment starts.  Raises also :class:`RolloutCancelled`.
-
-        Args:
-            state: Any value that can be encoded.
-            doing: What the code does next, in words, if it must not be done twice.
+        """Like ``save``, for environments that run in a thread: in any thread that they start.
+        Raises :class:`RolloutCancelled`, too.
         """
         record = self._to_save(state, doing)
         if self._keep is not None:
@@ -384,7 +360,7 @@ class Rollout:
         *,
         stdin: Literal["pipe", "null"] = "pipe",
         stdout: Literal["pipe", "null"] = "pipe",
-        stderr: Literal["tail", "stdout", "null"] = "tail",
+        stderr: Literal["pipe", "stdout", "null"] = "pipe",
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> ProcessBlock:
@@ -404,7 +380,7 @@ class Rollout:
                 arguments.
             stdin: ``"pipe"``, or ``"null"``: there is nothing to read.
             stdout: ``"pipe"``, or ``"null"``: it is dropped.
-            stderr: ``"tail"``: the last 64 KiB are kept; ``"stdout"``: it goes there, too;
+            stderr: ``"pipe"``: the last 64 KiB are kept; ``"stdout"``: it goes there, too;
                 ``"null"``: it is dropped.
             cwd: Directory in which it runs; :attr:`folder` by default.
             env: Variables that it has beside those of the worker; None in the place of a value
@@ -419,11 +395,11 @@ class Rollout:
         self,
         command: Sequence[str | os.PathLike[str]],
         *,
-        input: bytes = b"",
+        input: bytes | str = b"",
         timeout_s: float | None = None,
         most_bytes: int = MOST_BYTES,
         check: bool = False,
-        stderr: Literal["tail", "stdout", "null"] = "tail",
+        stderr: Literal["pipe", "stdout", "null"] = "pipe",
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> CompletedProcess:
@@ -436,9 +412,9 @@ class Rollout:
 
         Args:
             command: The program and its arguments, as for :meth:`process`.
-            input: Its standard input.
+            input: Its standard input; text as UTF-8.
             timeout_s: Time after which it is killed, in seconds; None: no limit.
-            most_bytes: Most bytes of standard output that are kept, the first ones.
+            most_bytes: Most bytes that are kept of each output: its beginning and its end.
             check: Raise ``ProcessFailed`` if its status is not 0.
             stderr: As for :meth:`process`.
             cwd: As for :meth:`process`.
@@ -454,28 +430,16 @@ class Rollout:
         self,
         command: Sequence[str | os.PathLike[str]],
         *,
-        input: bytes = b"",
+        input: bytes | str = b"",
         timeout_s: float | None = None,
         most_bytes: int = MOST_BYTES,
         check: bool = False,
-        stderr: Literal["tail", "stdout", "null"] = "tail",
+        stderr: Literal["pipe", "stdout", "null"] = "pipe",
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> CompletedProcess:
-        """Like ``run``, for environments that run in a thread.
-
-        May be called in any thread that the environment starts, while the rollout runs.  Raises
-        :class:`RolloutCancelled`, too.
-
-        Args:
-            command: The program and its arguments, as for :meth:`process`.
-            input: Its standard input.
-            timeout_s: Time after which it is killed, in seconds; None: no limit.
-            most_bytes: Most bytes of standard output that are kept, the first ones.
-            check: Raise ``ProcessFailed`` if its status is not 0.
-            stderr: As for :meth:`process`.
-            cwd: As for :meth:`process`.
-            env: As for :meth:`process`.
+        """Like ``run``, for environments that run in a thread: in any thread that they start.
+        Raises :class:`RolloutCancelled`, too.
         """
         made, how = source_of(self._made), run_of(input, timeout_s, most_bytes, check)
         words = command_of(command, stderr=stderr, cwd=cwd, env=env)

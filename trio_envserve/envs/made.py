@@ -11,31 +11,17 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from ..core.errors import EnvServeError
+from ..outputs import CompletedProcess
 
 MOST_BYTES = 1 << 20
-"""Most bytes of output that a rollout is given at once, if it says nothing else."""
+"""Most bytes of output that a rollout is given at once by default."""
 TAIL_BYTES = 1 << 16
-"""Most bytes of standard error that are kept, the last ones."""
+"""Number of the last bytes of standard error that are kept while a process runs."""
 PIECE_BYTES = 1 << 16
 """Most bytes of one piece of output."""
 
 _SIGNALS = 64
 """Largest number of a signal."""
-
-
-class CompletedProcess(NamedTuple):
-    """A process that has ended, and its output."""
-
-    returncode: int
-    """Its exit status; ``-N`` if signal N has ended it."""
-    stdout: bytes
-    """Its standard output, the first bytes of it."""
-    stderr: bytes
-    """The last bytes of its standard error."""
-    dropped: int
-    """Number of bytes of standard output that are not in ``stdout``."""
-    how: str
-    """Its end in words, such as ``it exited with status 1``."""
 
 
 class ProcessError(EnvServeError):
@@ -84,7 +70,7 @@ class ProcessCommand(NamedTuple):
     words: tuple[bytes, ...]
     stdin: Literal["pipe", "null"]
     stdout: Literal["pipe", "null"]
-    stderr: Literal["tail", "stdout", "null"]
+    stderr: Literal["pipe", "stdout", "null"]
     cwd: bytes | None
     """Its directory; None: the folder of the rollout."""
     env: Mapping[bytes, bytes | None]
@@ -187,7 +173,7 @@ class _Process:
 
     @property
     def stderr(self) -> bytes:
-        """The last bytes of its standard error so far (with ``stderr="tail"``)."""
+        """The last bytes of its standard error so far (with ``stderr="pipe"``)."""
         return self._process.tail
 
     def kill(self, number: int = 9) -> None:
@@ -255,42 +241,25 @@ class BlockingProcess(_Process):
     that the environment starts, and raise :class:`RolloutCancelled`."""
 
     def send(self, data: bytes) -> None:
-        """Write to its standard input.  Raises ``BrokenPipeError`` if nobody reads that.
-
-        Args:
-            data: What is written, all of it.
-        """
+        """Like ``RolloutProcess.send``."""
         self._source.call_sync(partial(self._process.send, data))
 
     def end_input(self) -> None:
-        """Close its standard input."""
+        """Like ``RolloutProcess.end_input``."""
         self._source.call_sync(self._process.end_input)
 
     def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
-        """The next bytes of its standard output; ``b""`` at the end of it.
-
-        Args:
-            most_bytes: Most bytes that are returned.
-        """
+        """Like ``RolloutProcess.receive``."""
         received: bytes = self._source.call_sync(partial(self._process.receive, most_bytes))
         return received
 
     def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
-        """The next line of its standard output, with its end; what there is at the end of output,
-        and then ``b""``.  Raises ``ValueError`` for one that is longer.
-
-        Args:
-            most_bytes: Most bytes of a line.
-        """
+        """Like ``RolloutProcess.receive_line``."""
         line: bytes = self._source.call_sync(partial(self._process.receive_line, most_bytes))
         return line
 
     def wait(self, *, check: bool = False) -> int:
-        """Wait for its end, and return its ``returncode``.
-
-        Args:
-            check: Raise ``ProcessFailed`` if that is not 0.
-        """
+        """Like ``RolloutProcess.wait``."""
         code: int = self._source.call_sync(partial(self._process.wait, check))
         return code
 
@@ -355,7 +324,7 @@ def command_of(
         raise ValueError("a command has at least one word, its program")
     for name, value, known in (
         ("stdin", stdin, ("pipe", "null")), ("stdout", stdout, ("pipe", "null")),
-        ("stderr", stderr, ("tail", "stdout", "null")),
+        ("stderr", stderr, ("pipe", "stdout", "null")),
     ):  # fmt: skip
         if value not in known:
             raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {value!r:.80}")
@@ -383,9 +352,10 @@ def _encoded(word: Any, what: str) -> bytes:
 
 def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> ProcessRun:
     """How a command is run, checked.  Raises TypeError or ValueError."""
+    if isinstance(input, str):
+        input = input.encode("utf-8", "surrogateescape")
     if not isinstance(input, (bytes, bytearray, memoryview)):
-        how = ": write text.encode()" if isinstance(input, str) else ""
-        raise TypeError(f"the input of a process is bytes, not {type(input).__name__}{how}")
+        raise TypeError(f"the input of a process is bytes or text, not {type(input).__name__}")
     if timeout_s is None:
         timeout_s = math.inf
     for name, value, kinds in (

@@ -46,8 +46,9 @@ from ..core.heartbeat import (
 )
 from ..core.stack_frames import dumped_stacks, holder_in
 from ..net.forks import forget_in_children
+from ..outputs import describe_exit
 from ..redaction import redacted
-from ..worker.guard import DEADLINE, STARTED, describe_exit
+from ..worker.guard import DEADLINE, STARTED
 from ..worker.held import ThreadWatch, answer, ask, make_answers
 from ..worker.main import CANNOT_RUN
 from ..worker.reaper import END_S

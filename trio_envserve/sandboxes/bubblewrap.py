@@ -48,9 +48,9 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias, final
 import trio
 
 from ..core.errors import ConfigError
+from ..outputs import CompletedProcess, CutOutput, read_piece, write
 from ..removal import remove_folder
-from .interface import ExecResult, SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
-from .output import CutOutput, read_piece, write
+from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
 INSTALL: Final = "install bubblewrap 0.8 or newer (in Debian and Ubuntu: apt install bubblewrap)"
 HOME: Final = "/home/sandbox"
@@ -394,7 +394,7 @@ class BubblewrapSandbox:
     def __init__(self, handle: Any) -> None:
         self._folder = folder_of(handle)
 
-    async def run(self, command: SandboxCommand) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> CompletedProcess:
         """See ``OpenSandbox.run``."""
         env = {**VARIABLES, **command.env}
         asked = {"argv": [*command.argv], "cwd": command.cwd or HOME, "env": env}
@@ -440,7 +440,9 @@ class BubblewrapSandbox:
         if limit.cancelled_caught:
             reached = reached or "timeout"
         (told, told_cut), (errors, errors_cut) = out.kept(), err.kept()
-        return ExecResult(None if reached else status, told, errors, told_cut, errors_cut, reached)
+        return CompletedProcess(
+            -signal.SIGKILL if reached else status, told, errors, told_cut, errors_cut, reached
+        )
 
     async def _ask(
         self, connection: trio.socket.SocketType, asked: Any, streams: Sequence[IO[bytes]]

@@ -23,6 +23,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -31,8 +32,8 @@ from typing import Any, Final, final
 import trio
 
 from ..core.errors import ConfigError
-from .interface import ExecResult, SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
-from .output import CutOutput
+from ..outputs import CompletedProcess, CutOutput
+from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
 LABEL: Final = "trio-envserve.sandbox"
 """Label of containers, whose value is the name of the sandbox."""
@@ -159,7 +160,7 @@ class Container:
         self._killed = 0
         """Number of processes that the kernel has killed at the limit of memory."""
 
-    async def run(self, command: SandboxCommand) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> CompletedProcess:
         """See ``OpenSandbox.run``."""
         out, err = CutOutput(command.most_bytes), _Errors(command.most_bytes)
         try:
@@ -197,7 +198,9 @@ class Container:
         if not reached and (status >= _UNCLEAR or status < 0 or err.pid is None):
             reached = await self._look()
         (told, told_cut), (errors, errors_cut) = out.kept(), err.kept()
-        return ExecResult(None if reached else status, told, errors, told_cut, errors_cut, reached)
+        return CompletedProcess(
+            -signal.SIGKILL if reached else status, told, errors, told_cut, errors_cut, reached
+        )
 
     def _words(self, command: SandboxCommand) -> list[str]:
         words = [self._provider.program, "exec"]

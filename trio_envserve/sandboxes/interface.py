@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..core.errors import ConfigError, EnvironmentUnavailable
+from ..outputs import CompletedProcess
 
 MIB: Final = 1 << 20
 
@@ -109,56 +110,15 @@ class SandboxCommand(NamedTuple):
     """Most bytes that are kept of each output."""
 
 
-class ExecResult(NamedTuple):
-    """The end of a command in a sandbox."""
-
-    status: int | None
-    """Exit status; the negative number of the signal that ended it; None: a limit did."""
-    stdout: bytes
-    """What it wrote to standard output."""
-    stderr: bytes
-    """What it wrote to standard error."""
-    stdout_cut: int = 0
-    """Number of bytes that are left out of the middle of ``stdout``."""
-    stderr_cut: int = 0
-    """The same of ``stderr``."""
-    limit: str = ""
-    """Limit at which it was killed: ``timeout`` or ``memory``; empty: none."""
-
-    @property
-    def text(self) -> str:
-        """Both outputs and the end, for a model or a person.  Bytes that are no UTF-8 are
-        replaced."""
-        parts = [_text(self.stdout, self.stdout_cut), _text(self.stderr, self.stderr_cut)]
-        if self.limit:
-            parts.append(f"[killed: it reached its limit of {_LIMITS.get(self.limit, self.limit)}]")
-        elif self.status:
-            parts.append(f"[exit status {self.status}]")
-        return "\n".join(part.rstrip("\n") for part in parts if part)
-
-
-_LIMITS = {"timeout": "time", "memory": "memory"}
-
-
-def _text(output: bytes, cut: int) -> str:
-    if not cut:
-        return output.decode(errors="replace")
-    head, tail = output[: len(output) // 2], output[len(output) // 2 :]
-    return (
-        f"{head.decode(errors='replace')}\n[... {cut} bytes cut ...]\n"
-        f"{tail.decode(errors='replace')}"
-    )
-
-
 class OpenSandbox(Protocol):
     """A sandbox that a provider has opened.  All of it runs on trio."""
 
-    async def run(self, command: SandboxCommand) -> ExecResult:
+    async def run(self, command: SandboxCommand) -> CompletedProcess:
         """Run a command to its end, or kill it at its limit of time.
 
-        A command that cannot be started has the status 126 or 127, and the reason in ``stderr``,
-        as in a shell.  When the caller is cancelled, the command is killed.  Raises
-        :class:`SandboxDied`.
+        A command that cannot be started has the return code 126 or 127, and the reason in
+        ``stderr``, as in a shell; one that is killed at a limit has -9.  When the caller is
+        cancelled, the command is killed.  Raises :class:`SandboxDied`.
         """
         ...
 

@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol, TypeAlias, final
 
 from ..core.errors import ConfigError
 from ..near import did_you_mean
+from ..outputs import CompletedProcess
 from .finding import find_provider
 from .interface import (
     FILE_BYTES,
     OUTPUT_BYTES,
     TIMEOUT_S,
-    ExecResult,
     OpenSandbox,
     SandboxCommand,
     SandboxSpec,
@@ -108,56 +108,47 @@ class Sandbox:
 
     async def exec(
         self,
-        argv: Sequence[str],
+        command: Sequence[str],
         *,
         timeout_s: float = TIMEOUT_S,
         input: bytes | str = b"",
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         most_bytes: int = OUTPUT_BYTES,
-    ) -> ExecResult:
+    ) -> CompletedProcess:
         """Run a command in the sandbox (trio and asyncio)::
 
             done = await sandbox.exec(["python3", "-c", code], timeout_s=10)
 
         A command that reaches a limit is killed, with what it has started; ``done.limit`` says
-        which.  One that cannot be started has the status 126 or 127.  What it leaves running
+        which.  One that cannot be started has the return code 126 or 127.  What it leaves running
         goes on until the sandbox ends.
 
         Args:
-            argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
+            command: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
             timeout_s: Time that it may take, in seconds.
-            input: Its standard input.
+            input: Its standard input; text as UTF-8.
             cwd: Folder in which it runs; None: the sandbox's own.
             env: Variables beside those of the sandbox.
             most_bytes: Most bytes that are kept of each output: its beginning and its end.
         """
-        work = self._work(argv, timeout_s, input, cwd, env, most_bytes)
-        ended: ExecResult = await self._carrier.call(work)
+        work = self._work(command, timeout_s, input, cwd, env, most_bytes)
+        ended: CompletedProcess = await self._carrier.call(work)
         return ended
 
     def exec_sync(
         self,
-        argv: Sequence[str],
+        command: Sequence[str],
         *,
         timeout_s: float = TIMEOUT_S,
         input: bytes | str = b"",
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         most_bytes: int = OUTPUT_BYTES,
-    ) -> ExecResult:
-        """Like :meth:`exec`, for code that runs in a thread.  Raises ``RolloutCancelled``, too.
-
-        Args:
-            argv: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
-            timeout_s: Time that it may take, in seconds.
-            input: Its standard input.
-            cwd: Folder in which it runs; None: the sandbox's own.
-            env: Variables beside those of the sandbox.
-            most_bytes: Most bytes that are kept of each output: its beginning and its end.
-        """
-        work = self._work(argv, timeout_s, input, cwd, env, most_bytes)
-        ended: ExecResult = self._carrier.call_sync(work)
+    ) -> CompletedProcess:
+        """Like ``exec``, for code that runs in a thread.  Raises ``RolloutCancelled``, too."""
+        work = self._work(command, timeout_s, input, cwd, env, most_bytes)
+        ended: CompletedProcess = self._carrier.call_sync(work)
         return ended
 
     async def read(self, path: str, *, most_bytes: int = FILE_BYTES) -> bytes:
@@ -171,12 +162,7 @@ class Sandbox:
         return _content(path, ended, most_bytes)
 
     def read_sync(self, path: str, *, most_bytes: int = FILE_BYTES) -> bytes:
-        """The same for code that runs in a thread.
-
-        Args:
-            path: Its path in the sandbox, from the sandbox's own folder.
-            most_bytes: Most bytes that it may have.
-        """
+        """Like ``read``, for code that runs in a thread."""
         ended = self.exec_sync(_to_read(path, most_bytes), most_bytes=most_bytes + 1)
         return _content(path, ended, most_bytes)
 
@@ -190,26 +176,21 @@ class Sandbox:
         _check(path, await self.exec(["sh", "-c", _WRITE, "sh", path], input=data))
 
     def write_sync(self, path: str, data: bytes | str) -> None:
-        """The same for code that runs in a thread.
-
-        Args:
-            path: Its path in the sandbox, from the sandbox's own folder.
-            data: Its content; text as UTF-8.
-        """
+        """Like ``write``, for code that runs in a thread."""
         _check(path, self.exec_sync(["sh", "-c", _WRITE, "sh", path], input=data))
 
     def _work(
-        self, argv: Sequence[str], timeout_s: float, given: bytes | str, cwd: str | None,
+        self, command: Sequence[str], timeout_s: float, given: bytes | str, cwd: str | None,
         env: Mapping[str, str] | None, most_bytes: int,
-    ) -> Callable[[], Awaitable[ExecResult]]:  # fmt: skip
+    ) -> Callable[[], Awaitable[CompletedProcess]]:  # fmt: skip
         if self._opened is None:
             raise RuntimeError("the sandbox has ended with its block: call it inside of that")
-        if isinstance(argv, (str, bytes)) or not argv:
+        if isinstance(command, (str, bytes)) or not command:
             raise TypeError(
                 'a command is a list, such as ["ls", "-l"]; a line of shell is ["sh", "-c", line], '
-                f"not {argv!r:.80}"
+                f"not {command!r:.80}"
             )
-        texts = [*argv, *(() if cwd is None else (cwd,)), *(env or {}), *(env or {}).values()]
+        texts = [*command, *(() if cwd is None else (cwd,)), *(env or {}), *(env or {}).values()]
         for each in texts:
             if not isinstance(each, str):
                 raise TypeError(f"a command consists of texts, not {type(each).__name__}")
@@ -224,8 +205,8 @@ class Sandbox:
             raise ValueError(f"most_bytes is a whole number from 0 on, not {most_bytes!r}")
         data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else bytes(given)
         both = {**self._env, **(env or {})}
-        command = SandboxCommand(list(argv), data, float(timeout_s), cwd, both, most_bytes)
-        return functools.partial(self._opened.run, command)
+        asked = SandboxCommand(list(command), data, float(timeout_s), cwd, both, most_bytes)
+        return functools.partial(self._opened.run, asked)
 
     def _close(self) -> None:
         self._opened = None
@@ -235,16 +216,16 @@ def _to_read(path: str, most_bytes: int) -> list[str]:
     return ["head", "-c", str(most_bytes + 1), "--", path]
 
 
-def _content(path: str, ended: ExecResult, most_bytes: int) -> bytes:
+def _content(path: str, ended: CompletedProcess, most_bytes: int) -> bytes:
     _check(path, ended)
     if len(ended.stdout) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", path)
     return ended.stdout
 
 
-def _check(path: str, ended: ExecResult) -> None:
-    if ended.status != 0:
-        text = ExecResult(ended.status, b"", ended.stderr, limit=ended.limit).text
+def _check(path: str, ended: CompletedProcess) -> None:
+    if ended.returncode:
+        text = ended._replace(stdout=b"", stdout_cut=0).text
         kind = FileNotFoundError if "No such file or directory" in text else OSError
         raise kind(f"{path}: {text}")
 

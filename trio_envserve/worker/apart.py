@@ -39,10 +39,10 @@ from ..envs.apart import (
     need_library,
 )
 from ..large_pickles import Spans, mapped, write
+from ..outputs import describe_exit
 from . import apart_process
 from .carriers import CodeCarrier
 from .failures import log
-from .guard import describe_exit
 
 PROCESSES = max(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
 """Most processes of one worker: one for each processor, and more than one where calls hang."""

@@ -37,8 +37,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Final, NoReturn, final
 
 from . import folders
@@ -136,17 +135,6 @@ def _open_pidfd(pid: int) -> int | None:
         return None
     os.close(opened)
     return moved
-
-
-def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyType({})) -> str:
-    """The end of a process, in words.  ``meanings`` are appended to exit statuses."""
-    if returncode >= 0:
-        return f"it exited with status {returncode}{meanings.get(returncode, '')}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    return f"it was ended by {name}"
 
 
 @final

@@ -35,7 +35,6 @@ import trio
 from ..envs.made import (
     PIECE_BYTES,
     TAIL_BYTES,
-    CompletedProcess,
     ProcessCommand,
     ProcessFailed,
     ProcessNotStarted,
@@ -43,12 +42,12 @@ from ..envs.made import (
     ProcessTimeout,
     Work,
 )
+from ..outputs import CompletedProcess, CutOutput, describe_exit
 from ..redaction import hidden_names, redacted
 from . import reaper
 from .carriers import CodeCarrier, Undo
 from .failures import log
 from .folders import Folders
-from .guard import describe_exit
 
 REMOVING = 8
 """Threads of a worker that remove folders at once."""
@@ -127,11 +126,12 @@ class AttemptMade:
                 self._folder = self._maker.folders.make()
             return self._folder
 
-    async def start(self, command: ProcessCommand) -> _Process:
-        """See :meth:`~..envs.made.MadeSource.start`."""
+    async def start(self, command: ProcessCommand, most_bytes: int = 0) -> _Process:
+        """See :meth:`~..envs.made.MadeSource.start`.  ``most_bytes``: most bytes of standard error
+        that are kept beside its tail."""
         self._check_open()
         cwd = os.fsencode(self.folder()) if command.cwd is None else command.cwd
-        process = _Process(command, cwd, self._maker.folders.lock)
+        process = _Process(command, cwd, self._maker.folders.lock, CutOutput(most_bytes))
         self._processes.add(process)
         self._maker.nursery.start_soon(process.run)
         try:
@@ -143,17 +143,17 @@ class AttemptMade:
 
     async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
         """See :meth:`~..envs.made.MadeSource.run`."""
-        process = await self.start(command)
+        process = await self.start(command, how.most_bytes)
         try:
-            stdout, dropped, is_late = await process.run_to_end(how)
+            (stdout, stdout_cut), is_late = await process.run_to_end(how)
         finally:
             await self._close_process(process)  # noqa: ASYNC102  # shielded
-        code = process.returncode or 0
-        completed = CompletedProcess(code, stdout, process.tail, dropped, describe_exit(code))
+        code, (stderr, stderr_cut) = process.returncode or 0, process.errors.kept()
+        limit = "timeout" if is_late else ""
+        completed = CompletedProcess(code, stdout, stderr, stdout_cut, stderr_cut, limit)
         if is_late:
-            limit = f"{how.timeout_s:g} s (timeout_s)"
-            text = f"{command.name!r} had not ended after {limit}, and was killed"
-            raise ProcessTimeout(text, completed)
+            text = f"{command.name!r} had not ended after {how.timeout_s:g} s (timeout_s)"
+            raise ProcessTimeout(f"{text}, and was killed", completed)
         if how.check and code:
             raise ProcessFailed(process.failure(), completed)
         return completed
@@ -216,7 +216,7 @@ async def _in_thread(work: Callable[[], None], limiter: trio.CapacityLimiter | N
 class _Process:
     """A process of a rollout, with its reaper (:class:`~..envs.made.LoopProcess`)."""
 
-    def __init__(self, command: ProcessCommand, cwd: bytes, lock: int) -> None:
+    def __init__(self, command: ProcessCommand, cwd: bytes, lock: int, errors: CutOutput) -> None:
         self._command = command
         self._cwd = cwd
         self._lock = lock
@@ -224,6 +224,9 @@ class _Process:
         self.pid = 0
         self.returncode: int | None = None
         self.tail = b""
+        """The last bytes of its standard error so far; may be read in any thread."""
+        self.errors = errors
+        """Standard error for its result."""
         self._lines = b""
         """Standard output that was read and not received yet."""
         self._scope = trio.CancelScope(shield=True)  # its block ends it, or its attempt
@@ -290,7 +293,7 @@ class _Process:
             own, stdout = pipe()
             given.callback(os.close, stdout)
             self._stdout = trio.lowlevel.FdStream(own)
-        if command.stderr == "tail":
+        if command.stderr == "pipe":
             own, stderr = pipe()
             given.callback(os.close, stderr)
             self._stderr = trio.lowlevel.FdStream(own)
@@ -325,6 +328,7 @@ class _Process:
         with suppress(trio.ClosedResourceError):
             while self._stderr and (piece := await self._stderr.receive_some(PIECE_BYTES)):
                 self.tail = (self.tail + piece)[-TAIL_BYTES:]
+                self.errors.take(piece)
 
     async def _finish(self) -> None:
         """Have the reaper kill all, and wait for its end."""
@@ -441,10 +445,10 @@ class _Process:
             with suppress(OSError):  # the reaper has ended
                 os.write(self._link.socket.fileno(), bytes([number]))
 
-    async def run_to_end(self, how: ProcessRun) -> tuple[bytes, int, bool]:
-        """Run it to its end, or for so long, and kill what is left; returns the begin of its
-        output, the number of bytes that are left out, and whether it was late."""
-        stdout, dropped = bytearray(), 0
+    async def run_to_end(self, how: ProcessRun) -> tuple[tuple[bytes, int], bool]:
+        """Run it to its end, or for so long, and kill what is left; returns its output, the number
+        of bytes that are left out of that, and whether it was late."""
+        stdout = CutOutput(how.most_bytes)
 
         async def feed() -> None:
             with suppress(BrokenPipeError):  # it need not read all
@@ -452,11 +456,8 @@ class _Process:
                 await self.end_input()
 
         async def collect() -> None:
-            nonlocal dropped
             while piece := await self.receive(PIECE_BYTES):
-                taken = piece[: how.most_bytes - len(stdout)]
-                stdout.extend(taken)
-                dropped += len(piece) - len(taken)
+                stdout.take(piece)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed)
@@ -466,7 +467,7 @@ class _Process:
             self.end()
             await self._over.wait()
             nursery.cancel_scope.deadline = trio.current_time() + REST_S
-        return bytes(stdout), dropped, scope.cancelled_caught
+        return stdout.kept(), scope.cancelled_caught
 
     def end(self) -> None:
         """Have all killed, without waiting."""

@@ -1,10 +1,13 @@
-"""The output of a command, of which only so much is kept."""
+"""The end of a command and its outputs, of which only so much is kept."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import IO, Final, final
+import signal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import IO, Final, NamedTuple, final
 
 import trio
 
@@ -15,6 +18,63 @@ PAUSE_S: Final = 0.001
 LEFT_BYTES: Final = 1 << 20
 """Most bytes that are read of a pipe once its command has ended: the kernel's bound of a pipe.
 Others that have the pipe may write on."""
+
+
+class CompletedProcess(NamedTuple):
+    """A process of a rollout, or a command in a sandbox, that has ended."""
+
+    returncode: int
+    """Exit status; ``-N`` if signal N has ended it, as a limit does by SIGKILL."""
+    stdout: bytes
+    """Standard output; of a longer one the beginning and the end."""
+    stderr: bytes
+    """Standard error, kept alike."""
+    stdout_cut: int = 0
+    """Number of bytes that are left out of the middle of ``stdout``."""
+    stderr_cut: int = 0
+    """Number of bytes that are left out of the middle of ``stderr``."""
+    limit: str = ""
+    """Limit at which it was killed: ``timeout`` or ``memory``; empty: none."""
+
+    @property
+    def how(self) -> str:
+        """The end in words, such as ``it exited with status 1``."""
+        if self.limit:
+            return f"it was killed at its limit of {_LIMITS.get(self.limit, self.limit)}"
+        return describe_exit(self.returncode)
+
+    @property
+    def text(self) -> str:
+        """Both outputs, and an end that is not status 0, for a model or a person.  Bytes that are
+        no UTF-8 are replaced."""
+        parts = [_text(self.stdout, self.stdout_cut), _text(self.stderr, self.stderr_cut)]
+        if self.limit or self.returncode:
+            parts.append(f"[{self.how}]")
+        return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+_LIMITS = {"timeout": "time", "memory": "memory"}
+
+
+def _text(output: bytes, cut: int) -> str:
+    if not cut:
+        return output.decode(errors="replace")
+    head, tail = output[: len(output) // 2], output[len(output) // 2 :]
+    return (
+        f"{head.decode(errors='replace')}\n[... {cut} bytes cut ...]\n"
+        f"{tail.decode(errors='replace')}"
+    )
+
+
+def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The end of a process, in words.  ``meanings`` are appended to exit statuses."""
+    if returncode >= 0:
+        return f"it exited with status {returncode}{meanings.get(returncode, '')}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    return f"it was ended by {name}"
 
 
 @final
