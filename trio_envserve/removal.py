@@ -26,9 +26,11 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
     os.rmdir(path)
 
 
-def remove_entry(base: int, name: str) -> None:
-    """Remove a folder in an open base folder, or whatever has its name, as far as possible."""
+def remove_entry(base: int, name: str) -> list[str]:
+    """Remove a folder in an open base folder, or whatever has its name, as far as possible.
+    Returns the names of the directories that stay there."""
     left: list[str] = []
+    staying: list[str] = []
     _take(base, name, base, left)
     while left:
         each = left.pop()
@@ -36,8 +38,11 @@ def remove_entry(base: int, name: str) -> None:
             # What comes while a directory is read may be missed.
             while folder is not None and _empty(folder, base, left):
                 pass
-        with contextlib.suppress(OSError):  # something in it cannot be removed
+        try:
             os.rmdir(each, dir_fd=base)
+        except OSError:  # something in it cannot be removed, or no descriptor was left to read it
+            staying.append(each)
+    return staying
 
 
 def _empty(folder: int, base: int, left: list[str]) -> bool:

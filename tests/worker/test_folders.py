@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,25 @@ def test_folder_is_removed_with_all_that_is_in_it_and_its_neighbour_stays(place)
     fill(other)
     made.close()
     assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_folder_that_stays_for_want_of_descriptors_is_removed_with_the_next_one(place, more):
+    """It stayed until its worker ended."""
+    made = Folders()
+    folder, other = made.make(), made.make()
+    fill(folder)
+    lowest, limits = os.dup(made.lock), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limits[1]))
+    try:
+        made.remove(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(list(other.parent.iterdir())) == 3
+    made.remove(other)
+    assert [each.name for each in other.parent.iterdir()] == ["lock"]
+    made.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

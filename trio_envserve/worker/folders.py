@@ -12,8 +12,8 @@ The guard of each worker has a process of its own remove all of these (:func:`sw
 worker starts, and when all below the guard is dead.  So whatever was killed, its folders are gone
 at the next start.
 
-What cannot be removed (:mod:`trio_envserve.removal`) stays, with the base folder, for the next
-sweep.
+What cannot be removed (:mod:`trio_envserve.removal`) stays, is tried again with the next folder,
+and is left, with the base folder, to the next sweep.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Folders:
         """Descriptor of the locked file; -1 before the first folder."""
         self._base = ""
         self._numbers = itertools.count()
+        self._staying: list[str] = []
+        """Names, in the base folder, of what could not be removed."""
         self._making = threading.Lock()
 
     def make(self) -> Path:
@@ -71,10 +73,15 @@ class Folders:
         return Path(made)
 
     def remove(self, folder: Path) -> None:
-        """Remove one with all that is in it, as far as that is possible."""
+        """Remove one with all that is in it, as far as that is possible, and what has stayed of
+        earlier ones: there may have been no descriptor left for it."""
+        with self._making:
+            names, self._staying = [folder.name, *self._staying], []
         with opened(os.path.dirname(folder)) as base:
             if base is not None:
-                remove_entry(base, folder.name)
+                names = [left for name in names for left in remove_entry(base, name)]
+        with self._making:
+            self._staying += names
 
     def close(self) -> None:
         """Remove the base folder."""
