@@ -30,6 +30,8 @@ class Shop:
         self.hangs = 0
         self.says_handle: Any = "handle"
         self.creates_slowly = False
+        self.opens = threading.Event()
+        """Plain destroys that hang end once it is set."""
 
     def make(self, name: str) -> Any:
         self.there[name] = True
@@ -65,6 +67,9 @@ def create(name: str) -> Any:
 
 def destroy(name: str, handle: Any) -> None:
     shop().begin(name, handle)
+    if shop().hangs:
+        shop().hangs -= 1
+        shop().opens.wait()
     shop().end(name)
 
 

@@ -227,6 +227,27 @@ async def test_destroy_that_hangs_is_cancelled_and_left_to_the_server(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+async def test_worker_in_this_process_is_replaced_if_a_destroy_hangs_in_its_thread(
+    backend: str, shop: Shop
+):
+    shop.hangs = 1
+    limits = {"cancel_grace_s": 0.1, "beat_s": 0.1}
+    async with served(Making(backend, plain=True), **limits) as (server, client):
+        try:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.run_rollout, {})
+                    await until(lambda: shop.calls["destroy"])
+                    scope.cancel()
+            assert (await client.run_rollout({}))["reward"] == 1.0
+            assert (server.stats().resources, shop.overlapped) == (1, False)
+        finally:
+            shop.opens.set()
+        await gone(server)
+        assert (shop.there, shop.calls["destroy"]) == ({}, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 async def test_resource_whose_block_is_left_open_is_destroyed_with_its_rollout(
     backend: str, shop: Shop
 ):
