@@ -51,6 +51,12 @@ MOST_PERMITS = 2**31
 LEAST_PER_S, MOST_PER_S = 1 / 3600, 1e6
 """Bounds of a rate, in grants a second.  The name of a slow rate is remembered for long."""
 
+RESOURCE_KIND_BYTES = 64
+"""Most bytes of the kind of a resource, as an environment gives it."""
+
+RESOURCE_REFERENCE_BYTES = 1024
+"""Most bytes of the reference to a function that destroys a resource."""
+
 PROTOCOL_VERSION = 2
 """Major version of the wire.  A peer with another one is refused."""
 

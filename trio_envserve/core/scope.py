@@ -47,16 +47,10 @@ from .journal import (
     ResourceGone,
     ResourceOpened,
 )
-from .limits import ServerLimits
+from .limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES, ServerLimits
 from .messages import Clean, ResourceAnswer, ResourceIntended, ResourceStated, Statement
 from .ranges import Ranges
 from .terms import Epoch, Incarnation, RequestId, SessionId, one_line
-
-KIND_BYTES = 64
-"""Most bytes of the kind of a resource."""
-
-REFERENCE_BYTES = 1024
-"""Most bytes of the reference to a function that destroys."""
 
 HANDLE_BYTES = 4096
 """Most bytes of an encoded handle."""
@@ -267,7 +261,8 @@ class Resources:
         would send it."""
         _, place, kind, destroy, named = intent
         for text, most in (
-            (kind, KIND_BYTES), (destroy, REFERENCE_BYTES), (named or "name", NAME_BYTES)
+            (kind, RESOURCE_KIND_BYTES), (destroy, RESOURCE_REFERENCE_BYTES),
+            (named or "name", NAME_BYTES),
         ):  # fmt: skip
             if not text.isprintable() or not 0 < len(text.encode()) <= most:
                 raise ProtocolError("a resource with a text that is empty, too long or unprintable")

@@ -19,12 +19,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
-
-KIND_BYTES = 64
-"""Most bytes of the kind of a resource."""
-
-REFERENCE_BYTES = 1024
-"""Most bytes of a reference."""
+from ..core.limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES
 
 _TOP = "write it as a function at the top of a module, where another worker can find it"
 
@@ -104,9 +99,10 @@ def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
     """The resource of ``rollout.resource``.  Raises TypeError or ValueError."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of a resource is text, not {type(kind).__name__}")
-    if not kind.isprintable() or not 0 < len(kind.encode()) <= KIND_BYTES:
+    if not kind.isprintable() or not 0 < len(kind.encode()) <= RESOURCE_KIND_BYTES:
         raise ValueError(
-            f"the kind of a resource is printable text of 1 to {KIND_BYTES} bytes, not {kind!r:.80}"
+            f"the kind of a resource is printable text of 1 to {RESOURCE_KIND_BYTES} bytes, not "
+            f"{kind!r:.80}"
         )
     if not callable(create):
         given = type(create).__name__
@@ -131,9 +127,10 @@ def _reference(kind: str, destroy: Any) -> str:
         raise TypeError(f"destroy of the resource {kind} is {_described(destroy)}: {_TOP}")
     file = getattr(loaded, "__file__", "") if "@" in module else ""
     reference = "|".join((name, module, file)) if file else f"{name}|{module}"
-    if not reference.isprintable() or len(reference.encode()) > REFERENCE_BYTES:
+    if not reference.isprintable() or len(reference.encode()) > RESOURCE_REFERENCE_BYTES:
         raise ValueError(
-            f"the names of {name:.80} and its module take more than {REFERENCE_BYTES} bytes"
+            f"the names of {name:.80} and its module take more than "
+            f"{RESOURCE_REFERENCE_BYTES} bytes"
         )
     return reference
 
