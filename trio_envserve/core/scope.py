@@ -1,31 +1,32 @@
-"""Resources: what executions make outside of their processes, and who is to destroy it.
+"""Resources: things that executions make outside of their processes, and the workers that destroy
+them.
 
 Theory of operation
 -------------------
-An execution creates a sandbox, say, that outlives its process.  Before that, its worker states the
-intent (:class:`~.messages.ResourceIntended`), with a reference to the function that destroys it.
-The router enters the resource and answers with a name, unique for ever; only then it is created,
-and its handle is stated.
+An execution creates something that outlives its process, such as a sandbox.  First its worker
+states the intent (:class:`~.messages.ResourceIntended`), with a reference to the function that
+destroys it.  The router enters the resource and answers with a name that is unique for ever.  Only
+then is the resource created, and its handle stated.
 
 A resource has at most one *holder*, and only that may destroy it: first the worker of its
-execution, later a worker to which the router gives it as a *cleaning*.  It has no holder any more
-when the holder states that it has *left* it, when its execution has ended by report, or when the
+execution, later a worker to which the router gives it as a *cleaning*.  The resource loses its
+holder when that states that it has *left* it, when the execution has ended by report, or when the
 holder is proven dead: never because somebody waited long enough (G1).  A resource without a holder
-is given to the next.  What one holder states of a resource that is another's, or gone, is answered
-and changes nothing.
+is given to another worker.  A statement about another holder's resource, or about one that is gone,
+is answered and changes nothing.
 
-So a destroy never runs twice at the same time.  It runs again only after a failure, or where the
-holder died before its success was written down.  After ``destroy_tries`` cleanings in vain the
-resource is *stuck*: it is kept and told of, and the next server with this journal tries again.
+So a destroy never runs twice at the same time.  It runs again only after a failure, or if the
+holder died before the success was written down.  After ``destroy_tries`` failed cleanings the
+resource is *stuck*: the statistics show it, and the next server with this journal tries again.
 
 A worker sends a statement again until it is answered, and the outcome of an execution waits for
 the answers to all statements of its resources.  So the end of an execution never overtakes the end
 of its resources.  With a journal each answer, and each cleaning, waits until what it says is safe.
 
 After a restart the resources of the journal belong to the holders that it names.  The worker of a
-host that lives on keeps its own, the others are given on once all earlier lives are proven dead.
-A router without a journal learns from the workers that it takes over what they hold; to one with a
-journal, a resource that the journal does not know is gone.
+host that lives on keeps its own; the others are given to new holders once all earlier lives are
+proven dead.  A router without a journal is told by the workers that it takes over what they hold;
+to one with a journal, a resource that the journal does not know is gone.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ WHY_BYTES = 512
 
 GAPS_MOST = 16_384
 """Most gaps between the numbers of one worker's resources: a worker of this project leaves one
-where it wants a resource for an execution that is being cancelled."""
+if it asks for a resource while the execution is being cancelled."""
 
 CLEANINGS_MOST = 8
 """Most cleanings of one worker at once: further ones wait for this or another worker."""
@@ -72,29 +73,29 @@ PAUSE_S = 5.0
 """Pause before the second cleaning of a resource, in seconds; it grows by as much each time."""
 
 OVERDUE_S = 10.0
-"""Time beyond its limit after which a cleaning does not end any more, in seconds: it holds a thread
-that nobody can stop."""
+"""Time beyond its limit after which a cleaning counts as endless, in seconds: it holds a thread,
+which nobody can stop."""
 
 RESEND_S = 2.0
-"""Age of a cleaning from which on it is sent again with each beat, in seconds."""
+"""Least age of a cleaning that is sent again with each beat, in seconds."""
 
 REMEMBERED = 1024
-"""Number of the cleanings that have ended last and that a worker remembers, to run none twice."""
+"""Number of ended cleanings that a worker remembers, to run none twice."""
 
 SHOWN = 32
 """Number of resources in the statistics: stuck ones first, then the oldest."""
 
 
 class ResourceState(enum.IntEnum):
-    """The statement of a holder about its resource, as it travels."""
+    """The state of a resource in a holder's statement."""
 
     INTENDED = 0
-    """It is about to be created, or may have been."""
+    """About to be created; perhaps created already."""
     CREATED = 1
     LEFT = 2
-    """Its holder has not destroyed it, and does not try any more."""
+    """Not destroyed, and its holder does not try any more."""
     GONE = 3
-    """It is destroyed, or was never created."""
+    """Destroyed, or never created."""
 
 
 class Holder(Protocol):
@@ -125,7 +126,7 @@ class ResourceMaker(Protocol):
     session: Any
     is_wanted: bool
     claims: Any
-    """None: it has neither claimed permits nor made resources."""
+    """Its claims of permits; None: the execution has neither claimed permits nor made resources."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -143,27 +144,27 @@ class HeldResource:
     since_s: float
     """Moment of the intent, or of the restart, on the awake clock."""
     after: int = 0
-    """Number of journal records that must be safe before its name is told."""
+    """Number of journal records that must be safe before the name is sent."""
     incarnation: Incarnation = b""
     """Life of its holder; empty: it has none."""
     holder: Holder | None = None
-    """The holder, if that is a worker here."""
+    """The holder, if this router knows that worker."""
     execution: ResourceMaker | None = None
-    """The execution that holds it; None of a cleaning, and if that is not known here."""
+    """The execution that holds it; None for a cleaning, or if the router does not know it."""
     dispatch: int = 0
     """Number of the dispatch of its execution."""
     place: int = 0
     """Its number at the worker of its execution."""
     turn: int = 0
-    """Number of its last cleaning, from 1; 0: it had none."""
+    """Number of its last cleaning, from 1; 0: none yet."""
     handle: bytes | None = None
     """Its encoded handle; None: nobody has stated that it was created."""
     tries: int = 0
-    """Number of cleanings that have failed, here."""
+    """Number of failed cleanings, since this router began."""
     given_s: float = 0.0
     """Moment at which it was last given to a worker."""
     is_overdue: bool = False
-    """Whether its cleaning should have ended long ago."""
+    """Whether its cleaning counts as endless."""
     is_stuck: bool = False
     why: str = ""
     """Reason of the last failure, for people."""
@@ -177,7 +178,7 @@ class HeldResource:
 
     @property
     def state(self) -> str:
-        """Standing of the resource, in a word for people."""
+        """The state in a word for people."""
         if self.is_stuck:
             return "stuck"
         if self.is_cleaned:
@@ -198,11 +199,11 @@ class ResourceCounts(NamedTuple):
     held: int
     """Resources that are not gone."""
     cleaning: int
-    """Those without an execution that holds them, to be destroyed."""
+    """Resources that are being destroyed, or wait for that."""
     stuck: int
-    """Those whose destroying has failed so often that it is not tried any more."""
+    """Resources whose last try to destroy them has failed."""
     destroyed: int
-    """Resources that are gone, ever."""
+    """Number of resources that this router has seen destroyed."""
 
 
 @final
@@ -221,20 +222,21 @@ class Resources:
         self._tell = tell
         self._warn = warn
         self.all: dict[str, HeldResource] = {}
-        """By name."""
+        """Resources by name."""
         self._made: dict[ResourceMaker, dict[HeldResource, None]] = {}
-        """Those that executions hold."""
+        """Resources that executions hold."""
         self.of: Counter[SessionId] = Counter()
         """Number of the resources of each account."""
         self.elsewhere: dict[Incarnation, list[HeldResource]] = {}
-        """Resources of lives of which nobody has heard here."""
+        """Resources of earlier lives that this router has not heard of yet."""
         self.unsafe: OrderedDict[tuple[bytes, Clean | ResourceAnswer], tuple[int, Holder]]
-        """Messages to workers, by life, that wait until so many records are safe."""
+        """Messages to workers, by life, that wait for the journal: each with the number of records
+        that must be safe first."""
         self.unsafe = OrderedDict()
         self.waiting: dict[HeldResource, None] = {}
         """Resources without a holder that are not stuck."""
         self._due: list[tuple[float, int, HeldResource]] = []
-        """A heap of them: the moment from which each may be given to a worker."""
+        """A heap of these: the earliest moment at which each may be given to a worker."""
         self._cleaned: OrderedDict[HeldResource, None] = OrderedDict()
         """Resources whose cleanings are under way and not overdue, the longest ago first."""
         self.stuck: dict[HeldResource, None] = {}
@@ -256,7 +258,7 @@ class Resources:
         intent: ResourceIntended,
         now_s: float,
     ) -> None:
-        """Enter a resource, and answer with its name, or why it is refused.  With a name the intent
+        """Enter a resource, and answer with its name, or why it is refused.  An intent with a name
         is that of an earlier router, or comes again.  ProtocolError if no worker of this project
         would send it."""
         _, place, kind, destroy, named = intent
@@ -282,8 +284,8 @@ class Resources:
         self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
 
     def _may_be_unknown(self, worker: Holder, name: str) -> bool:
-        """Whether a name that is not known here may be that of a resource which is not gone.  Past
-        the bound none is entered: then its worker is the only one that knows it."""
+        """Whether an unknown name may be that of a resource that is not gone.  Past the bound no
+        resource is entered: then only its worker knows it."""
         if self._journal.on or name.startswith(self._epoch):  # it was safe, or entered, first
             return False
         return worker.is_earlier and len(self.all) < self._limits.resources
@@ -347,8 +349,8 @@ class Resources:
         self.of[resource.request.session] += 1
 
     def stated(self, worker: Holder, said: ResourceStated, now_s: float) -> None:
-        """Take in what a holder states of its resource, and answer.  ProtocolError if no worker of
-        this project would state it."""
+        """Take in a holder's statement about its resource, and answer.  ProtocolError if no worker
+        of this project would state it."""
         name, state, handle, why, turn = said
         if not ResourceState.CREATED <= state <= ResourceState.GONE or len(handle) > HANDLE_BYTES:
             raise ProtocolError(f"state {state} of a resource, with {len(handle)} bytes of handle")
@@ -373,8 +375,8 @@ class Resources:
         return resource.turn if resource.is_cleaned else None
 
     def _answer(self, worker: Holder, answer: Clean | ResourceAnswer, after: int) -> None:
-        """Send a message once so many records are safe.  The same message that waits already is
-        not sent twice."""
+        """Send a message once ``after`` records are safe.  A message that waits already is not
+        sent twice."""
         key = worker.incarnation, answer
         if key in self.unsafe:
             return
@@ -384,8 +386,8 @@ class Resources:
             self.unsafe[key] = after, worker
 
     def go_on(self) -> None:
-        """Send what had to wait for the journal.  Where that has failed for good, nothing new is
-        created, and nothing waits any more."""
+        """Send the messages that waited for the journal.  If that has failed for good, nothing new
+        is created, and nothing waits any more."""
         journal = self._journal
         while self.unsafe:
             (life, message), (after, worker) = next(iter(self.unsafe.items()))
@@ -401,18 +403,19 @@ class Resources:
             self._tell(worker, message)
 
     def held_up(self) -> set[Holder]:
-        """Workers to which something waits for the journal."""
+        """Workers with a message that waits for the journal."""
         return {worker for _, worker in self.unsafe.values()}
 
     # -- ends of holders ----------------------------------------------------------
 
     def end(self, execution: ResourceMaker, now_s: float) -> None:
-        """Give on what an execution has left that was reported, or whose worker is proven dead."""
+        """Release the resources of an execution that was reported, or whose worker is proven
+        dead."""
         for resource in list(self._made.get(execution, ())):
             self._release(resource, now_s)
 
     def lost(self, worker: Holder, now_s: float) -> None:
-        """Give on all that a worker holds that is proven dead."""
+        """Release all resources of a worker that is proven dead."""
         for resource in list(worker.resources.values()):
             self._release(resource, now_s)
         for resource in list(worker.cleanings.values()):
@@ -421,8 +424,8 @@ class Resources:
             del self.unsafe[key]
 
     def _fail(self, resource: HeldResource, why: str, now_s: float) -> None:
-        """Note that a holder has not destroyed it: the next one is to, unless that was the last
-        try."""
+        """Note that a holder has not destroyed a resource: the next one is to, unless this was the
+        last try."""
         resource.why = why
         pause_s = 0.0
         if resource.is_cleaned:
@@ -444,7 +447,7 @@ class Resources:
         )
 
     def _release(self, resource: HeldResource, due_s: float) -> None:
-        """Take it from its holder; from a moment on it may be given to the next."""
+        """Take a resource from its holder; from ``due_s`` on it may be given to the next."""
         self._let_go(resource)
         self._wait(resource, due_s)
 
@@ -453,7 +456,7 @@ class Resources:
         heapq.heappush(self._due, (due_s, resource.number, resource))
 
     def _let_go(self, resource: HeldResource) -> None:
-        """Take it from its holder, and record that."""
+        """Take a resource from its holder, and record that."""
         self._detach(resource)
         self._journal.append(ResourceGiven, resource.number, b"", resource.turn)
 
@@ -476,7 +479,7 @@ class Resources:
         resource.is_overdue = False
 
     def _remove(self, resource: HeldResource) -> None:
-        """It is gone."""
+        """Forget a resource that is destroyed, and count it."""
         self._forget(resource)
         self.destroyed += 1
 
@@ -492,7 +495,7 @@ class Resources:
     # -- cleanings ------------------------------------------------------------------
 
     def give(self, now_s: float, workers: Iterable[Holder]) -> None:
-        """Give resources without a holder to these workers, those that are due first."""
+        """Give resources without a holder to these workers, in the order in which they are due."""
         if not self._due or self._due[0][0] > now_s:
             return
         ready = [each for each in workers if len(each.cleanings) < CLEANINGS_MOST]
@@ -523,14 +526,14 @@ class Resources:
         )  # fmt: skip
 
     def repeat(self, worker: Holder, now_s: float) -> None:
-        """Send a worker its cleanings again: the first message may be lost, and it runs none
+        """Send a worker its cleanings again: the first message may be lost, and a worker runs none
         twice."""
         for resource in worker.cleanings.values():
             if now_s - resource.given_s >= RESEND_S:
                 self._answer(worker, self._clean(resource), resource.after)
 
     def overdue(self, now_s: float) -> Iterator[Holder]:
-        """Workers with a cleaning that does not end: each once for each of these."""
+        """Workers with an endless cleaning: each once for each of these."""
         most_s = self._limits.destroy_s + OVERDUE_S
         while self._cleaned:
             resource = next(iter(self._cleaned))
@@ -551,7 +554,7 @@ class Resources:
     # -- after a restart --------------------------------------------------------------
 
     def restore(self, left: Iterable[LeftResource], now_s: float) -> None:
-        """Enter what a journal has left.  It belongs to the lives that the journal names."""
+        """Enter the resources that a journal has left, with the holders that it names."""
         for each in left:
             opened = each.opened
             resource = HeldResource(
@@ -567,8 +570,7 @@ class Resources:
                 self._wait(resource, now_s)
 
     def take_back(self, worker: Holder, now_s: float) -> None:
-        """Let a worker of an earlier epoch that lives on go on holding what is its own, with the
-        executions on it."""
+        """Let a worker of an earlier epoch keep its resources and cleanings."""
         for resource in self.elsewhere.pop(worker.incarnation, ()):
             if resource.turn:
                 resource.holder, resource.given_s = worker, now_s
@@ -581,7 +583,7 @@ class Resources:
                 self._release(resource, now_s)
 
     def earlier_dead(self, now_s: float) -> None:
-        """Give on what lives held of which nobody has heard: all of them are proven dead."""
+        """Release the resources of all lives that nobody has heard of: these are proven dead."""
         elsewhere, self.elsewhere = self.elsewhere, {}
         for resources in elsewhere.values():
             for resource in resources:
@@ -590,7 +592,7 @@ class Resources:
     # -- what is said of them -------------------------------------------------------
 
     def counts(self) -> ResourceCounts:
-        """How many there are."""
+        """Numbers of resources."""
         cleaning = self.open + self._overdue
         return ResourceCounts(len(self.all), cleaning, len(self.stuck), self.destroyed)
 
@@ -612,21 +614,21 @@ class Resources:
 
 @dataclasses.dataclass(slots=True)
 class _OpenResource:
-    """A resource of an execution that the router may take for held."""
+    """A worker's record of a resource that the router may count as held."""
 
     intent: ResourceIntended
     after_beat: int
-    """Number of the last beat before something of it was last sent."""
+    """Number of the last beat before its last message."""
     unnamed: bool = True
     """Whether the router has not answered the intent."""
     statement: ResourceStated | None = None
     """Its last statement."""
     unanswered: bool = False
-    """Whether the router has not answered that."""
+    """Whether the router has not answered the last statement."""
 
     @property
     def waits(self) -> bool:
-        """Whether something of it is to be sent again."""
+        """Whether a message about it is unanswered."""
         return self.unnamed or self.unanswered
 
     @property
@@ -636,7 +638,7 @@ class _OpenResource:
 
 
 class Stated(NamedTuple):
-    """An answer of the router is news to a worker's code."""
+    """An answer of the router that is news to a worker's code."""
 
     resource: int
     name: str
@@ -645,35 +647,34 @@ class Stated(NamedTuple):
 
 @final
 class OpenResources:
-    """The resources and the cleanings of a worker that are not over for the router."""
+    """A worker's resources and cleanings whose end the router has not answered."""
 
     def __init__(self) -> None:
         self.open: dict[int, _OpenResource] = {}
         """Resources of executions, by their numbers."""
         self._named: dict[str, _OpenResource] = {}
-        """Those that have a name, by that."""
+        """Resources of executions that have a name, by name."""
         self._made: dict[int, dict[int, _OpenResource]] = {}
-        """Those of each execution, by their numbers."""
+        """Resources of each execution, by their numbers."""
         self._results: dict[str, tuple[ResourceStated, int]] = {}
-        """The unanswered results of cleanings by name, with the beat after which each was sent."""
+        """Unanswered results of cleanings by name, with the beat after which each was sent."""
         self._cleaning: dict[str, int] = {}
-        """Cleanings that are under way, and the number of each."""
+        """Numbers of the cleanings that are under way, by name."""
         self._turns: OrderedDict[str, int] = OrderedDict()
-        """The cleanings that have ended last, and the number of each."""
+        """Numbers of the last cleanings that have ended, by name."""
 
     def __bool__(self) -> bool:
         return bool(self.open or self._results)
 
     def intend(self, intent: ResourceIntended, beat: int) -> None:
-        """Enter a resource that is about to be created; it is sent after this beat."""
+        """Enter a resource that is about to be created; its intent is sent after this beat."""
         made = self.open[intent.resource] = _OpenResource(intent, beat)
         self._made.setdefault(intent.number, {})[intent.resource] = made
 
     def state(
         self, resource: int, state: ResourceState, handle: bytes, why: str, beat: int
     ) -> ResourceStated | None:
-        """The statement to send about a resource of an execution; None if it has no name: then
-        there is nothing to state."""
+        """The statement to send about a resource of an execution; None if it has no name yet."""
         each = self.open.get(resource)
         if each is None or not each.intent.name:
             return None
@@ -700,8 +701,8 @@ class OpenResources:
         return result
 
     def execution_of(self, answer: ResourceAnswer) -> int | None:
-        """Number of the execution that an answer is about; None if it is about a cleaning, or
-        nothing that is open."""
+        """Number of the execution that an answer is about; None if it is about a cleaning, or about
+        nothing open."""
         each = self._about(answer)
         return None if each is None else each.intent.number
 
@@ -713,7 +714,7 @@ class OpenResources:
         return self._named.get(answer.name)
 
     def answered(self, answer: ResourceAnswer) -> Stated | None:
-        """Take in an answer; returns what is news to the code of an execution."""
+        """Take in an answer; returns the news for the code of an execution."""
         if answer.turn is not None:
             result = self._results.get(answer.name)
             if result is not None and result[0].turn == answer.turn:
@@ -757,18 +758,18 @@ class OpenResources:
             del self._made[number]
 
     def end_of(self, execution: int) -> None:
-        """Forget the resources of an execution that has ended: its report says so, too."""
+        """Forget the resources of an execution that has ended: its report tells the router."""
         for each in list(self._made.get(execution, {}).values()):
             self._drop(each)
 
     def waits(self, execution: int) -> bool:
-        """Whether the outcome of an execution is to wait: something that it has stated of its
-        resources is not answered."""
+        """Whether the outcome of an execution waits, since a message about its resources is not
+        answered."""
         return any(each.waits for each in self._made.get(execution, {}).values())
 
     def again(self, state: Statement, beat: int) -> list[ResourceIntended | ResourceStated]:
-        """The messages to be sent again after this beat: those that were lost, and to a router
-        that may be a new one all."""
+        """Messages to send again after this beat: the lost ones, and all of them to a router that
+        may be new."""
         lost: list[ResourceIntended | ResourceStated] = []
         for each in self.open.values():
             if not state.beat:

@@ -415,7 +415,7 @@ class Rollout:
             input: Its standard input; text as UTF-8.
             timeout_s: Time after which it is killed, in seconds; None: no limit.
             most_bytes: Most bytes that are kept of each output: its beginning and its end.
-            check: Raise ``ProcessFailed`` if its status is not 0.
+            check: Raise ``ProcessFailed`` if its return code is not 0.
             stderr: As for :meth:`process`.
             cwd: As for :meth:`process`.
             env: As for :meth:`process`.

@@ -1,4 +1,4 @@
-"""What a rollout makes: a folder, and processes.  It is gone when the attempt is over."""
+"""The folder and the processes of a rollout, which are gone when its attempt is over."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from ..core.errors import EnvServeError
 from ..outputs import CompletedProcess
 
 MOST_BYTES = 1 << 20
-"""Most bytes of output that a rollout is given at once by default."""
+"""Default of the most bytes of output."""
 TAIL_BYTES = 1 << 16
-"""Number of the last bytes of standard error that are kept while a process runs."""
+"""Most bytes of standard error that a running process keeps, the last ones."""
 PIECE_BYTES = 1 << 16
 """Most bytes of one piece of output."""
 
 _SIGNALS = 64
-"""Largest number of a signal."""
+"""Largest signal number."""
 
 
 class ProcessError(EnvServeError):
-    """A process of a rollout did not do what it should."""
+    """Raised if a process of a rollout did not start, or not end as it should."""
 
 
 @final
 class ProcessNotStarted(ProcessError):
-    """A process could not be started."""
+    """Raised if a process could not be started."""
 
     code = "process-not-started"
 
     def __init__(self, text: str, errno: int = 0) -> None:
         super().__init__(text)
         self.errno = errno
-        """Error number of the system."""
+        """The system's error number."""
 
 
 @final
 class ProcessFailed(ProcessError):
-    """A process that was to be checked (``check=True``) ended with another status than 0."""
+    """Raised with ``check=True`` if a process ended with another return code than 0."""
 
     code = "process-failed"
 
     def __init__(self, text: str, completed: CompletedProcess | None = None) -> None:
         super().__init__(text)
         self.completed = completed
-        """The process and its output; None where :meth:`RolloutProcess.wait` has raised it."""
+        """The process and its outputs; None if :meth:`RolloutProcess.wait` raised the error."""
 
 
 @final
 class ProcessTimeout(ProcessError):
-    """A process did not end within its ``timeout_s``, and was killed."""
+    """Raised if a process did not end within its ``timeout_s``, and was killed."""
 
     code = "process-timeout"
 
     def __init__(self, text: str, completed: CompletedProcess) -> None:
         super().__init__(text)
         self.completed = completed
-        """The process and its output until then."""
+        """The process and its outputs until then."""
 
 
 class ProcessCommand(NamedTuple):
-    """A process that is to be started."""
+    """A process to start."""
 
     words: tuple[bytes, ...]
     stdin: Literal["pipe", "null"]
@@ -74,7 +74,7 @@ class ProcessCommand(NamedTuple):
     cwd: bytes | None
     """Its directory; None: the folder of the rollout."""
     env: Mapping[bytes, bytes | None]
-    """Variables that it has beside those of the worker; None: not that one."""
+    """Variables in addition to the worker's; None takes one of these away."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class ProcessCommand(NamedTuple):
 
 
 class ProcessRun(NamedTuple):
-    """How a process is run to its end."""
+    """Input and limits of a process that is run to its end."""
 
     input: bytes
     timeout_s: float
@@ -95,7 +95,7 @@ Work: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class LoopProcess(Protocol):
-    """A process, on the worker's loop.  :class:`RolloutProcess` says what the methods do."""
+    """A process on the worker's loop.  :class:`RolloutProcess` documents its methods."""
 
     pid: int
     returncode: int | None
@@ -117,7 +117,7 @@ class LoopProcess(Protocol):
 
 
 class MadeSource(Protocol):
-    """Makes what a rollout asks for."""
+    """Makes the folder and the processes of a rollout."""
 
     def folder(self) -> Path:
         """The folder of the rollout; in any thread.  Raises RuntimeError, OSError."""
@@ -128,16 +128,16 @@ class MadeSource(Protocol):
         ...
 
     async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
-        """ProcessRun a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
+        """Run a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
         ...
 
     async def call(self, work: Work, undo: Callable[[Any], object] | None = None) -> Any:
         """The value of some work on the worker's loop, for code on trio and asyncio.  Raises
-        ``TypeError`` in a thread.  ``undo`` gets it if the caller was cancelled."""
+        ``TypeError`` in a thread.  ``undo`` gets the value if the caller was cancelled."""
         ...
 
     def call_sync(self, work: Work) -> Any:
-        """The same for code in a thread.  Raises ``TypeError`` on trio and asyncio."""
+        """Like ``call``, for code in a thread.  Raises ``TypeError`` on trio and asyncio."""
         ...
 
     def soon(self, act: Callable[[], object]) -> None:
@@ -155,7 +155,7 @@ def source_of(made: MadeSource | None) -> MadeSource:
 
 
 class _Process:
-    """A process of a rollout, with all that descends from it."""
+    """A process of a rollout, with all its descendants."""
 
     def __init__(self, process: LoopProcess, source: MadeSource) -> None:
         self._process = process
@@ -163,17 +163,17 @@ class _Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status; ``-N`` if signal N has ended it; None while it runs."""
+        """Exit status; ``-N`` if signal N has ended it; None while it runs."""
         return self._process.returncode
 
     @property
     def stderr(self) -> bytes:
-        """The last bytes of its standard error so far (with ``stderr="pipe"``)."""
+        """Last bytes of standard error so far (with ``stderr="pipe"``)."""
         return self._process.tail
 
     def kill(self, number: int = 9) -> None:
@@ -193,20 +193,20 @@ class RolloutProcess(_Process):
     """A process that a rollout has started (trio and asyncio)."""
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input.  Raises ``BrokenPipeError`` if nobody reads that.
+        """Write to standard input.  Raises ``BrokenPipeError`` if nobody reads that.
 
         Args:
-            data: What is written, all of it.
+            data: The bytes to write, all of them.
         """
         await self._source.call(partial(self._process.send, data))
 
     async def end_input(self) -> None:
-        """Close its standard input."""
+        """Close standard input."""
         await self._source.call(self._process.end_input)
 
     async def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
-        """The next bytes of its standard output; ``b""`` at the end of it.  A process whose output
-        nobody receives waits, once the pipe is full.
+        """Next bytes of standard output; ``b""`` at its end.  A process whose output nobody
+        receives waits once the pipe is full.
 
         Args:
             most_bytes: Most bytes that are returned.
@@ -215,8 +215,8 @@ class RolloutProcess(_Process):
         return received
 
     async def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
-        """The next line of its standard output, with its end; what there is at the end of output,
-        and then ``b""``.  Raises ``ValueError`` for one that is longer.
+        """Next line of standard output, newline included; at the end the rest, and then ``b""``.
+        Raises ``ValueError`` for a longer line.
 
         Args:
             most_bytes: Most bytes of a line.
@@ -225,11 +225,11 @@ class RolloutProcess(_Process):
         return line
 
     async def wait(self, *, check: bool = False) -> int:
-        """Wait for its end, and return its ``returncode``.  What descends from it may go on until
-        the block ends.
+        """Wait for the end of the process, and return its ``returncode``.  Its descendants may go
+        on until the block ends.
 
         Args:
-            check: Raise ``ProcessFailed`` if that is not 0.
+            check: Raise ``ProcessFailed`` if the return code is not 0.
         """
         code: int = await self._source.call(partial(self._process.wait, check))
         return code

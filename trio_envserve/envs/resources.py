@@ -1,11 +1,10 @@
-"""Resources of a rollout: what it makes outside of its process, and what destroys that.
+"""Resources: things that a rollout creates outside of its process, and has destroyed.
 
 Theory of operation
 -------------------
-``create`` runs where the block is, and never travels.  ``destroy`` may have to run elsewhere: when
-the worker has died, or in the next server.  So it is a function at the top of a module, and
-travels as a *reference*: its module, its name there, and, of a module that was loaded from a file,
-that file.
+``create`` runs where the block is, and never travels.  ``destroy`` may have to run elsewhere: in
+another worker, or at the next server.  So it is a function at the top of a module, and travels as a
+*reference*: its name, its module, and the file of a module that was loaded from one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class ResourceError(EnvServeError):
 
 
 class WantedResource(NamedTuple):
-    """A resource that code is about to create."""
+    """A resource that the code of a rollout is about to create."""
 
     kind: str
     create: Callable[[str], Any]
@@ -42,15 +41,15 @@ class WantedResource(NamedTuple):
 
 
 class ResourceKeeper(Protocol):
-    """Creates and destroys the resources of a rollout; each backend has one.  The resources are its
-    own, with an attribute ``handle``: the value of ``create``."""
+    """Creates and destroys the resources of a rollout, as objects of its own with an attribute
+    ``handle``, the value of ``create``."""
 
     async def open(self, wanted: WantedResource) -> Any:
         """Create a resource (trio and asyncio).  Raises ``TypeError`` in a thread."""
         ...
 
     async def close(self, made: Any) -> None:
-        """Destroy it, whether or not the task is cancelled."""
+        """Destroy a resource, whether or not the task is cancelled."""
         ...
 
     def open_sync(self, wanted: WantedResource) -> Any:
@@ -58,14 +57,14 @@ class ResourceKeeper(Protocol):
         ...
 
     def close_sync(self, made: Any) -> None:
-        """Destroy it."""
+        """Destroy a resource in a thread."""
         ...
 
 
 @final
 class Resource:
-    """A resource for a block of code, made by :meth:`~.interface.Rollout.resource`.  The block has
-    its handle."""
+    """A resource for a block of code, made by :meth:`~.interface.Rollout.resource`.  Entering the
+    block returns the handle."""
 
     def __init__(self, keeper: ResourceKeeper, wanted: WantedResource) -> None:
         self._keeper = keeper
@@ -136,7 +135,7 @@ def _reference(kind: str, destroy: Any) -> str:
 
 
 def _described(destroy: FunctionType) -> str:
-    """A function that cannot be found by its name, in words."""
+    """Description of a function that cannot be found by its name."""
     if destroy.__name__ == "<lambda>":
         return "a lambda"
     if "<locals>" in destroy.__qualname__:
@@ -145,8 +144,8 @@ def _described(destroy: FunctionType) -> str:
 
 
 def _check_call(what: str, function: Callable[..., Any], *args: str) -> None:
-    """Raise TypeError if a function does not take these arguments.  Only a call in another worker
-    would show that of ``destroy``, when the resource is there already."""
+    """Raise TypeError if a function does not take these arguments.  Without this check a wrong
+    ``destroy`` would show only when it is called, with the resource already there."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function in C that does not say what it takes
@@ -172,7 +171,7 @@ def find_destroy(reference: str) -> Callable[[str, Any], Any]:
 
 
 def _load(name: str, file: str) -> ModuleType:
-    """A module that the worker before had loaded from a file, under the same name."""
+    """Load a module from a file, under the name that it had in the earlier worker."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise LookupError(f"{file} is no module")

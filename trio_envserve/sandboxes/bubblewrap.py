@@ -2,23 +2,22 @@
 
 Theory of operation
 -------------------
-A sandbox is one process 1 (:mod:`.bubblewrap_init`) in namespaces of its own.  It sees the
-machine's programs (``/usr``, not written), and has ``/home/sandbox`` and ``/tmp`` to write in, each
-a file system in memory of ``disk_bytes``, or a folder on the disk.  Whatever runs in it dies with
-process 1, and that dies with the thread of the worker that started it, which is the one of its trio
-loop.  Nothing is mounted outside of the namespaces.
+A sandbox is one process 1 (:mod:`.bubblewrap_init`) in namespaces of its own.  The sandbox sees the
+machine's programs (``/usr``, read-only), and may write to ``/home/sandbox`` and ``/tmp``, each a
+file system in memory of ``disk_bytes``, or a folder on the disk.  All its processes die with
+process 1, and process 1 dies with the worker's thread that started it, that of the trio loop.
+Nothing is mounted outside of the namespaces.
 
 On the machine a sandbox has a folder, below the folder for temporary files and named after it::
 
     control     the socket on which process 1 takes commands
-    processes   process 1 and its parent, and the life of the machine in which they are these
-    home, tmp   its files, if ``disk_bytes`` is None
+    processes   process 1 and its parent, and the boot of the machine in which they were started
+    home, tmp   the sandbox's files, if ``disk_bytes`` is None
 
-So ``destroy`` needs no more than the name: it kills process 1 if that is alive, and removes the
-folder.
+So ``destroy`` needs only the name: it kills process 1 if that is alive, and removes the folder.
 
 A server that runs as root starts sandboxes as *nobody*: the kernel would grant root more processes
-than the limit, for one thing.  What is not limited: see the page on sandboxes.
+than the limit, for example.  The page on sandboxes says what is not limited.
 """
 
 from __future__ import annotations
@@ -64,24 +63,24 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "HOME": HOME, "USER": "sandbox", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
     }
 )  # fmt: skip
-"""Variables of each command."""
+"""Environment variables of each command."""
 OPEN_FILES: Final = 1024
 """Most open files of each process."""
 
 START_S: Final = 30.0
-"""Time that a sandbox may take to start, in seconds."""
+"""Time limit for the start of a sandbox, in seconds."""
 END_S: Final = 10.0
-"""Time that killed processes may take to end, in seconds."""
+"""Time limit for the end of killed processes, in seconds."""
 
 PROCESSES: Final = "processes"
 
 _Process: TypeAlias = tuple[int, int]
-"""A process id, and when that process began, in ticks; 0 if it has ended."""
+"""A process id, and the start time of that process in ticks; 0 if it has ended."""
 _LENGTH = struct.Struct("!I")
 _REPLY_BYTES = 4096
 _BACKLOG = 1024
 _FIRST_FREE = 16
-"""The descriptors below it are those of a new sandbox."""
+"""Lowest descriptor number that is not one of a new sandbox."""
 _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 
 
@@ -104,7 +103,7 @@ def check(spec: SandboxSpec) -> None:
 
 
 async def create(name: str, spec: SandboxSpec) -> str:
-    """See ``Provider.create``.  The thread that calls it must live as long as the sandbox."""
+    """See ``Provider.create``.  The calling thread must live as long as the sandbox."""
     with ExitStack() as stack:
         try:
             folder = _make_folder(name, on_disk=spec.disk_bytes is None)
@@ -130,14 +129,14 @@ async def create(name: str, spec: SandboxSpec) -> str:
 
 
 class _Started(NamedTuple):
-    """A sandbox that starts, and the descriptors by which it is followed."""
+    """A starting sandbox, and the descriptors that report on it."""
 
     pid: int
     """Process id of bwrap, the parent of process 1."""
     ready: int
     info: int
     said: bytearray
-    """All that was read of ``info``."""
+    """Everything read from ``info``."""
     errors_file: int
 
     async def init(self) -> int:
@@ -150,7 +149,7 @@ class _Started(NamedTuple):
         return int(found[1])
 
     def errors(self) -> str:
-        """The reason for which it did not start, as bwrap tells it."""
+        """The reason why the sandbox did not start, in bwrap's words."""
         text = os.pread(self.errors_file, 2000, 0).decode(errors="replace").strip()
         if "namespace" in text or "uid map" in text:
             text += " (does this machine, or the container around it, allow user namespaces?)"
@@ -160,11 +159,11 @@ class _Started(NamedTuple):
 
 
 def _start(folder: Path, spec: SandboxSpec, stack: ExitStack) -> _Started:
-    """Start bwrap.  ``stack`` closes the descriptors of what is returned."""
+    """Start bwrap.  ``stack`` closes the descriptors of the returned sandbox."""
     with ExitStack() as ends:
 
         def own(number: int) -> int:
-            """The descriptor under a number that is not one of the sandbox's."""
+            """A copy of a descriptor, with a number that is not one of the sandbox's."""
             moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
             ends.callback(os.close, moved)
             return moved
@@ -259,7 +258,7 @@ def _argv(folder: Path, spec: SandboxSpec, *, info: int, passwd: int) -> list[st
 
 
 def _python() -> tuple[str, Sequence[str]]:
-    """The interpreter of process 1, and what of the machine is to be shown for it."""
+    """The interpreter of process 1, and the paths of the machine that it needs."""
     for path in _PYTHONS:
         if os.access(path, os.X_OK):
             return path, ()
@@ -297,8 +296,8 @@ def _make_folder(name: str, *, on_disk: bool) -> Path:
 
 @contextlib.contextmanager
 def _control(folder: Path) -> Iterator[str]:
-    """The path of the control socket, which may be as long as the system's temporary folder has
-    it, in a form that a socket takes."""
+    """A short path of the control socket: a socket takes no long one, and that of the folder for
+    temporary files may be long."""
     number = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{number}/control"
@@ -321,7 +320,7 @@ def _note(folder: Path, processes: Sequence[_Process]) -> None:
 
 
 def processes_of(name: str) -> list[_Process]:
-    """Process 1 of a sandbox and its parent, if they are of this life of this machine."""
+    """Process 1 of a sandbox and its parent, unless the machine has been restarted since."""
     try:
         noted = json.loads((folder_of(name) / PROCESSES).read_text())
     except (FileNotFoundError, ValueError):  # what wrote it died, and its sandbox with it
@@ -340,7 +339,7 @@ def destroy(name: str, handle: Any) -> None:
 
 
 def _boot() -> str:
-    """The name of this life of this machine."""
+    """Id of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -354,7 +353,7 @@ def _identity(pid: int) -> _Process:
 
 def _end(processes: Sequence[_Process]) -> None:
     """Kill the first of these processes, and wait for the end of all: a parent ends once it has
-    reaped.  A process with the number of one of them, and another beginning, is another one."""
+    reaped.  A process with the id of one of them and another start time is left alone."""
     kills = True
     for pid, began in processes:
         try:
@@ -389,7 +388,7 @@ async def open(handle: Any) -> BubblewrapSandbox:
 
 @final
 class BubblewrapSandbox:
-    """A sandbox that runs."""
+    """A running sandbox."""
 
     def __init__(self, handle: Any) -> None:
         self._folder = folder_of(handle)
@@ -470,7 +469,7 @@ _SILENT = "the sandbox has died: its first process does not answer"
 
 
 async def _reply(connection: trio.socket.SocketType) -> bytes:
-    """The line that ends a command; less than a line if there is no more."""
+    """The line that reports the end of a command; incomplete if the connection ends first."""
     found = b""
     while not found.endswith(b"\n") and len(found) < _REPLY_BYTES:
         try:
@@ -484,8 +483,8 @@ async def _reply(connection: trio.socket.SocketType) -> bytes:
 
 
 def _told(reply: bytes, *, is_there: bool) -> tuple[int, str]:
-    """Status and limit of a reply; ``is_there``: process 1 has not ended the connection.  Whoever
-    has taken that process over may write anything, or nothing."""
+    """Status and limit in a reply.  ``is_there``: process 1 still has the connection open.  Code
+    that has taken process 1 over may write anything, or nothing."""
     if not reply.endswith(b"\n"):
         raise SandboxDied(_SILENT if is_there else _DIED)
     try:

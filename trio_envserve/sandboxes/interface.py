@@ -1,19 +1,19 @@
-"""The interface of sandboxes, for their providers and for those that use one.
+"""The interface of sandboxes, for their providers and their users.
 
 Theory of operation
 -------------------
-A *provider* makes sandboxes of one kind.  It is an object, or a module, with the members of
+A *provider* makes sandboxes of one kind.  A provider is an object or a module with the members of
 :class:`Provider`, and is found by its name (:mod:`.finding`).  ``create`` makes a sandbox that
-outlives the call and belongs to a name; ``open`` gives what runs commands in it; ``destroy`` takes
-away all that belongs to the name, and may be called by another process than the one that created
-it, after that one has died.  It needs nothing but the name, and does nothing if nothing is left.
+outlives the call and belongs to a name; ``open`` returns an object that runs commands in the
+sandbox; ``destroy`` removes everything that belongs to the name, and may be called by another
+process after the one that created the sandbox has died.  ``destroy`` needs only the name, and does
+nothing if nothing is left.
 
-A provider has to run commands, and nothing else: files are read and written by commands in the
-sandbox, so that no path in it is ever followed outside of it.
+A provider only runs commands.  Files are read and written by commands in the sandbox, so that no
+path in the sandbox is ever followed outside of it.
 
-A sandbox that is gone raises :class:`SandboxDied` in the call under way or the next one.  It is an
-``EnvironmentUnavailable``: the rollout fails, put down to the infrastructure, and no reward is
-made of it.
+If a sandbox is gone, the call under way or the next one raises :class:`SandboxDied`.  This error is
+an ``EnvironmentUnavailable``: the rollout fails because of the infrastructure, and has no reward.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from ..outputs import CompletedProcess
 MIB: Final = 1 << 20
 
 OUTPUT_BYTES: Final = MIB
-"""Most bytes that are kept of each output of a command, if the call says nothing else."""
+"""Default of the most bytes kept of each output of a command."""
 FILE_BYTES: Final = 16 * MIB
-"""Most bytes of a file that is read, if the call says nothing else."""
+"""Default of the most bytes of a file that is read."""
 TIMEOUT_S: Final = 60.0
-"""Time that a command may take, in seconds, if the call says nothing else."""
+"""Default time limit of a command, in seconds."""
 
 
 class SandboxUnavailable(EnvironmentUnavailable):
-    """A sandbox could not be created, or what makes them does not answer."""
+    """Raised if a sandbox cannot be created, or if its provider does not answer."""
 
 
 class SandboxDied(EnvironmentUnavailable):
-    """The sandbox of a rollout is gone: it was killed, ran out of memory, or its daemon has
-    ended.  Whether a command under way had its effect is not known."""
+    """Raised if the sandbox of a rollout is gone: it was killed, ran out of memory, or its daemon
+    has ended.  Whether a command under way had its effect is not known."""
 
     code = "sandbox-died"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """The properties of a sandbox.  Raises :class:`ConfigError` for values that are none."""
+    """The properties of a sandbox.  Raises :class:`ConfigError` for invalid values."""
 
     image: str | None = None
     """Name of the image, for providers that have images."""
@@ -63,14 +63,14 @@ class SandboxSpec:
     network: bool = False
     """Whether it reaches the network of its machine."""
     files: Mapping[str, bytes | str] = dataclasses.field(default_factory=dict)
-    """Files that it begins with, by path."""
+    """Initial files, by path."""
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables of its commands."""
+    """Environment variables of its commands."""
     readable: Sequence[str] = ()
-    """Absolute paths of the machine that are seen at the same place, and not written."""
+    """Absolute paths of the machine, seen read-only at the same place."""
 
     def __post_init__(self) -> None:
-        """Refuse values that are none."""
+        """Refuse invalid values."""
         for name, may_be_none in (
             ("memory_bytes", False), ("processes", False), ("cpu_s", True), ("disk_bytes", True),
         ):  # fmt: skip
@@ -97,7 +97,7 @@ class SandboxSpec:
 
 
 class SandboxCommand(NamedTuple):
-    """A command, as a provider runs it."""
+    """A command for a provider."""
 
     argv: Sequence[str]
     input: bytes
@@ -105,13 +105,13 @@ class SandboxCommand(NamedTuple):
     cwd: str | None
     """Folder in which it runs; None: the sandbox's own."""
     env: Mapping[str, str]
-    """Variables beside those that every command has."""
+    """Environment variables in addition to those of every command."""
     most_bytes: int
-    """Most bytes that are kept of each output."""
+    """Most bytes kept of each output."""
 
 
 class OpenSandbox(Protocol):
-    """A sandbox that a provider has opened.  All of it runs on trio."""
+    """A sandbox opened by its provider.  Runs on trio."""
 
     async def run(self, command: SandboxCommand) -> CompletedProcess:
         """Run a command to its end, or kill it at its limit of time.
@@ -127,13 +127,13 @@ class Provider(Protocol):
     """Makes sandboxes of one kind."""
 
     def check(self, spec: SandboxSpec) -> None:
-        """Raise :class:`ConfigError` if it cannot make such a sandbox on this machine, with what to
-        install or write."""
+        """Raise :class:`ConfigError`, which says what to install or write, if such a sandbox cannot
+        be made on this machine."""
         ...
 
     async def create(self, name: str, spec: SandboxSpec) -> Any:
-        """Make a sandbox that belongs to ``name``; returns a handle, which is small and can be
-        encoded.  Runs on trio, and may be cancelled.  Raises :class:`SandboxUnavailable`."""
+        """Make a sandbox that belongs to ``name``; returns a small handle that can be encoded.
+        Runs on trio, and may be cancelled.  Raises :class:`SandboxUnavailable`."""
         ...
 
     async def open(self, handle: Any) -> OpenSandbox:
@@ -143,7 +143,7 @@ class Provider(Protocol):
 
     @property
     def destroy(self) -> Any:
-        """A plain function at the top of a module, which is called with the name and the handle,
-        or None for a sandbox whose creation did not come to its end.  It returns once nothing is
-        left, also if nothing was there."""
+        """A plain function at the top of a module, called with the name and the handle; with None
+        for the handle if ``create`` did not return one.  Returns once nothing is left, also if
+        nothing was there."""
         ...

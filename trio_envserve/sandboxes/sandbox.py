@@ -1,4 +1,4 @@
-"""Sandboxes, as the code of a rollout has them: on a loop, or in a thread."""
+"""Sandboxes for the code of a rollout, on a loop or in a thread."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .interface import (
 )
 
 KIND: Final = "sandbox"
-"""The kind of its resource."""
+"""Kind of the resource of a sandbox."""
 
 _WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 
 class WorkCarrier(Protocol):
-    """Has work done on the trio loop, for the code of one rollout."""
+    """Calls functions on the trio loop, for the code of one rollout."""
 
     async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """The value of some work, for code on a loop."""
@@ -43,7 +43,7 @@ class WorkCarrier(Protocol):
 
 @final
 class NoCarrier:
-    """Of a rollout that no worker runs."""
+    """The carrier of a rollout that no worker runs."""
 
     async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Raises ``RuntimeError``."""
@@ -60,12 +60,12 @@ Hold: TypeAlias = Callable[..., Any]
 
 @final
 class Sandboxed:
-    """The sandbox of a class with tools, which each of its objects has as ``self.sandbox``::
+    """The sandbox of a class with tools; each of its objects has one as ``self.sandbox``::
 
         class Shell:
             sandbox = Sandboxed("bubblewrap", memory_bytes=512 << 20)
 
-    Raises :class:`ConfigError` for properties that are none.
+    Raises :class:`ConfigError` for invalid properties.
 
     Args:
         provider: Name of the provider: ``bubblewrap``, ``docker``, ``podman``, or another's.
@@ -101,7 +101,7 @@ class Sandbox:
         self, name: str, opened: OpenSandbox, carrier: WorkCarrier, env: Mapping[str, str]
     ) -> None:
         self.name = name
-        """Its name at the server; label of its container, name of its folder."""
+        """Name at the server; label of its container, or name of its folder."""
         self._opened: OpenSandbox | None = opened
         self._carrier = carrier
         self._env = env
@@ -120,17 +120,17 @@ class Sandbox:
 
             done = await sandbox.exec(["python3", "-c", code], timeout_s=10)
 
-        A command that reaches a limit is killed, with what it has started; ``done.limit`` says
-        which.  One that cannot be started has the return code 126 or 127.  What it leaves running
-        goes on until the sandbox ends.
+        A command that reaches a limit is killed, with all processes that it has started;
+        ``done.limit`` names the limit.  A command that cannot be started has the return code 126
+        or 127.  Processes that a command leaves behind run on until the sandbox ends.
 
         Args:
             command: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
-            timeout_s: Time that it may take, in seconds.
+            timeout_s: Time limit, in seconds.
             input: Its standard input; text as UTF-8.
             cwd: Folder in which it runs; None: the sandbox's own.
-            env: Variables beside those of the sandbox.
-            most_bytes: Most bytes that are kept of each output: its beginning and its end.
+            env: Environment variables in addition to those of the sandbox.
+            most_bytes: Most bytes kept of each output: its beginning and its end.
         """
         work = self._work(command, timeout_s, input, cwd, env, most_bytes)
         ended: CompletedProcess = await self._carrier.call(work)
@@ -152,11 +152,11 @@ class Sandbox:
         return ended
 
     async def read(self, path: str, *, most_bytes: int = FILE_BYTES) -> bytes:
-        """The content of a file (trio and asyncio).  Raises ``OSError``, also for a larger one.
+        """The content of a file (trio and asyncio).  Raises ``OSError``, also if it is too large.
 
         Args:
             path: Its path in the sandbox, from the sandbox's own folder.
-            most_bytes: Most bytes that it may have.
+            most_bytes: Most bytes of the file.
         """
         ended = await self.exec(_to_read(path, most_bytes), most_bytes=most_bytes + 1)
         return _content(path, ended, most_bytes)
@@ -167,7 +167,7 @@ class Sandbox:
         return _content(path, ended, most_bytes)
 
     async def write(self, path: str, data: bytes | str) -> None:
-        """Write a file, and make the folders that it needs (trio and asyncio).  Raises ``OSError``.
+        """Write a file, and make its folders if needed (trio and asyncio).  Raises ``OSError``.
 
         Args:
             path: Its path in the sandbox, from the sandbox's own folder.

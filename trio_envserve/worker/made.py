@@ -1,15 +1,15 @@
-"""What the rollouts of a worker make (:mod:`trio_envserve.envs.made`), and the end of it.
+"""The folders and processes of a worker's rollouts (:mod:`trio_envserve.envs.made`), and their end.
 
 Theory of operation
 -------------------
-What an attempt makes is known here before it exists.  When the code of the attempt has ended,
-however it has, all of it is ended and removed before there is an outcome
+Everything that an attempt makes is known here before it exists.  When the code of the attempt has
+ended, for whatever reason, all of it is ended and removed before there is an outcome
 (:meth:`AttemptMade.close`).
 
-A process has a parent of its own, the reaper (:mod:`.reaper`), which kills it with all that
-descends from it once the worker's end of a socket is closed, or the worker has ended.  The worker
-has a task for each, from before the start of the reaper until its end.  So a start that is
-cancelled leaves nothing behind.  If the worker is killed, its guard kills all, and has the folders
+A process has a parent of its own, the reaper (:mod:`.reaper`), which kills the process and all its
+descendants once the worker's end of a socket is closed, or the worker has ended.  The worker has a
+task for each reaper, from before its start until its end.  So a cancelled start leaves nothing
+behind.  If the worker is killed, its guard kills all, and has the folders
 removed (:mod:`.folders`).
 """
 
@@ -55,13 +55,13 @@ REMOVE_S = 10.0
 """Time for which an outcome waits for the removal of a folder, in seconds: a cancelled rollout that
 takes much longer would have its worker killed, with its neighbours."""
 KILL_S = reaper.END_S + 2.0
-"""Time that a reaper has to kill all that is below it, in seconds, before it is killed itself."""
+"""Time limit of a reaper for killing all processes below it, in seconds; then it is killed."""
 REST_S = 1.0
-"""Time for which the last output of a killed process is read, in seconds."""
+"""Time limit for the last output of a killed process, and for the end of its group, in seconds."""
 ROOM_S = 0.1
 """Pause before another try if the system has no room for a thread, in seconds."""
 GROUP_S = 0.01
-"""Pause between two looks for the killed process group of a process whose reaper is dead."""
+"""Pause between two looks for a killed process group without a reaper, in seconds."""
 SHOWN_BYTES = 2000
 """Most bytes of standard error in an error."""
 
@@ -73,7 +73,7 @@ _OVER = "the rollout has ended, and makes nothing any more"
 
 @final
 class Maker:
-    """What one worker makes for its rollouts.  Made by :func:`open_maker`."""
+    """The maker of all folders and processes of one worker.  Made by :func:`open_maker`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
@@ -87,7 +87,7 @@ class Maker:
 
 @asynccontextmanager
 async def open_maker() -> AsyncIterator[Maker]:
-    """All attempts must have ended before the block does."""
+    """A maker for this block.  All attempts must have ended before the block does."""
     raised: BaseException | None = None
     async with trio.open_nursery() as nursery:
         maker = Maker(nursery)
@@ -108,7 +108,7 @@ async def open_maker() -> AsyncIterator[Maker]:
 
 @final
 class AttemptMade:
-    """What one attempt of a rollout makes (:class:`~..envs.made.MadeSource`)."""
+    """Folder and processes of one attempt of a rollout (:class:`~..envs.made.MadeSource`)."""
 
     def __init__(self, maker: Maker, carrier: CodeCarrier) -> None:
         self._maker = maker
@@ -171,15 +171,15 @@ class AttemptMade:
         self._carrier.soon(act)
 
     def end(self) -> None:
-        """The code of the attempt has ended: make nothing more, for a task that it has left behind,
-        and have all processes killed, without waiting."""
+        """Note that the code of the attempt has ended: refuse to make more, for a task that it has
+        left behind, and have all processes killed, without waiting."""
         with self._making:
             self._is_over = True
         for process in self._processes:
             process.end()
 
     async def close(self) -> None:
-        """End and remove all that is left."""
+        """End all processes, and remove the folder."""
         self.end()
         for process in list(self._processes):
             await self._close_process(process)
@@ -203,7 +203,7 @@ class AttemptMade:
 
 
 async def _in_thread(work: Callable[[], None], limiter: trio.CapacityLimiter | None = None) -> None:
-    """Do some work in a thread, even if cancelled, and once the system has room for one."""
+    """Do some work in a thread, even if cancelled, once the system has room for a thread."""
     with trio.CancelScope(shield=True):
         while True:
             try:
@@ -220,13 +220,13 @@ class _Process:
         self._command = command
         self._cwd = cwd
         self._lock = lock
-        """Descriptor that the reaper holds, too: of the worker's folders; -1 if there are none."""
+        """Descriptor of the lock of the worker's folders, which the reaper holds, too; -1: none."""
         self.pid = 0
         self.returncode: int | None = None
         self.tail = b""
-        """The last bytes of its standard error so far; may be read in any thread."""
+        """Last bytes of standard error so far; may be read in any thread."""
         self.errors = errors
-        """Standard error for its result."""
+        """Standard error for the result."""
         self._lines = b""
         """Standard output that was read and not received yet."""
         self._scope = trio.CancelScope(shield=True)  # its block ends it, or its attempt
@@ -241,7 +241,7 @@ class _Process:
     # -- its life -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Start it, and return once all is dead."""
+        """Start the process, and return once it and all its descendants are dead."""
         try:
             with self._scope:
                 await self._live()
@@ -277,7 +277,7 @@ class _Process:
             nursery.cancel_scope.cancel()
 
     def _standard_streams(self, given: ExitStack) -> tuple[int, int, int]:
-        """The three of the process; ours are kept."""
+        """The three standard streams of the process; the other ends are kept."""
 
         def pipe() -> tuple[int, int]:
             ends = os.pipe()
@@ -331,7 +331,7 @@ class _Process:
                 self.errors.take(piece)
 
     async def _finish(self) -> None:
-        """Have the reaper kill all, and wait for its end."""
+        """Have the reaper kill all processes, and wait for its end."""
         if self._link is not None:
             with suppress(OSError, trio.BrokenResourceError):
                 self._link.socket.shutdown(socket.SHUT_WR)
@@ -371,7 +371,7 @@ class _Process:
     # -- what the rollout does with it ----------------------------------------------------
 
     async def begun(self) -> None:
-        """Wait until it has started.  Raises :class:`ProcessNotStarted`."""
+        """Wait until the process has started.  Raises :class:`ProcessNotStarted`."""
         await self._begun.wait()
         if self._failed is not None:
             raise self._failed
@@ -432,7 +432,7 @@ class _Process:
         return self.returncode
 
     def failure(self) -> str:
-        """The end that it should not have had, in words."""
+        """The failed end of the process, in words."""
         return self._with_tail(f"{self._command.name!r}: {describe_exit(self.returncode or 0)}")
 
     def _with_tail(self, text: str) -> str:
@@ -446,8 +446,8 @@ class _Process:
                 os.write(self._link.socket.fileno(), bytes([number]))
 
     async def run_to_end(self, how: ProcessRun) -> tuple[tuple[bytes, int], bool]:
-        """Run it to its end, or for so long, and kill what is left; returns its output, the number
-        of bytes that are left out of that, and whether it was late."""
+        """Run the process to its end or its limit, and kill what is left.  Returns its standard
+        output with the number of bytes left out, and whether it reached the limit."""
         stdout = CutOutput(how.most_bytes)
 
         async def feed() -> None:
@@ -484,7 +484,7 @@ class _Process:
 
 
 def _inherited() -> dict[str, str]:
-    """The variables of the worker that are not hidden."""
+    """The variables of the worker, without the hidden ones."""
     hidden = hidden_names()
     return {name: value for name, value in os.environ.items() if name not in hidden}
 

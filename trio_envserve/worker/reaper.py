@@ -1,17 +1,17 @@
-"""The end of all processes below one: for the guard, and for each process of a rollout.
+"""Kills all processes below one: for the guard, and for each process of a rollout.
 
 Theory of operation
 -------------------
 On Linux a *child subreaper* becomes the parent of each process below it whose own parent has ended,
-in whatever process group or session it is.  So it finds all that descend from it, one generation
-after the other, and kills and reaps them (:func:`kill_others`).  Elsewhere that is not known.
+whatever the process group or session.  So it finds all its descendants, one generation after the
+other, and kills and reaps them (:func:`kill_others`).  Other systems have no such thing.
 
-Run as a program, this module is the *reaper* of one process that a rollout has started
-(:mod:`.made`): its parent.  Its arguments are the process id of the worker and the number of a
-socket.  On it the reaper reads the command, tells how that began and ended, and reads signals for
-the process group of the command.  At the end of the socket (the block has ended), or of the worker
-(whose forks may hold the socket), it kills all that is below it, and ends: with status 1 if some of
-it does not end.  The command dies with its reaper.
+Run as a program, this module is the *reaper*, the parent of one process that a rollout has started
+(:mod:`.made`).  Its arguments are the process id of the worker and the number of a socket.  From
+the socket the reaper reads the command, and then signals for the command's process group; to the
+socket it writes how the command began and ended.  When the socket ends (the block has ended), or
+the worker (whose forks may hold the socket), the reaper kills all processes below it, and ends:
+with status 1 if some of them do not end.  The command dies with its reaper.
 
 Each process of a rollout pays for what is imported here.  So nothing of this package is.
 """
@@ -39,8 +39,7 @@ that does not return (on a network file system) does not end."""
 SIZE_BYTES = 8
 """Length of the size, big-endian, before a command."""
 STARTED, FAILED, ENDED = b"started", b"failed", b"ended"
-"""First words of what a reaper tells: before the process id, the step and the errno, the
-status."""
+"""First words of a reaper's lines: before the process id; the step and the errno; the status."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,13 +51,13 @@ _IGNORED = ("SIGINT", "SIGPIPE", "SIGXFZ", "SIGXFSZ")
 
 
 def become_subreaper(libc: ctypes.CDLL) -> None:
-    """Make this process the parent of all orphans below it; nothing where that is unknown."""
+    """Make this process the parent of all orphans below it; nothing where the system cannot."""
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def be_deaf(unused: Sequence[int] = ()) -> None:
-    """Ignore signals that are meant for others, and close what is of others."""
+    """Ignore signals that are meant for others, and close the standard streams and ``unused``."""
     for number in _DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     for descriptor in (0, 1, 2, *unused):  # so that readers of their output find its end
@@ -68,7 +67,7 @@ def be_deaf(unused: Sequence[int] = ()) -> None:
 
 @contextlib.contextmanager
 def woken_by_children() -> Iterator[int]:
-    """A descriptor that can be read once a child has ended, until the block ends in a child."""
+    """For this block, a descriptor that can be read once a child has ended."""
     ends = []
     for each in os.pipe():  # if standard streams were closed, it may have the number of one
         ends.append(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 3))
@@ -86,14 +85,14 @@ def woken_by_children() -> Iterator[int]:
 
 
 def drain(woken: int) -> None:
-    """Read all that such a descriptor has."""
+    """Empty such a descriptor."""
     with contextlib.suppress(BlockingIOError):
         while os.read(woken, 4096):
             pass
 
 
 def kill_group(pid: int) -> None:
-    """Kill a child, which may have left its process group, and that group."""
+    """Kill a child and its first process group, which it may have left."""
     for send in (os.kill, os.killpg):
         # PermissionError: on macOS, if all processes of the group have ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -101,8 +100,8 @@ def kill_group(pid: int) -> None:
 
 
 def wait_for_all(woken: int, most_s: float, kill: bool = False) -> bool:
-    """Reap all processes below this one, those of an ended one included, which come to this one;
-    with ``kill`` kill them.  False if some have not ended in time."""
+    """Reap all processes below this one, orphans included; with ``kill`` kill them.  False if some
+    have not ended in time."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     until_s = time.monotonic() + most_s
@@ -127,7 +126,7 @@ def kill_others(woken: int) -> bool:
 
 
 def children_of_this() -> list[int]:
-    """The children of this process that are not reaped; none where there is no /proc."""
+    """Children of this process that are not reaped; none where there is no /proc."""
     own, found = b"%d" % os.getpid(), []
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdecimal, os.listdir("/proc")):
@@ -142,7 +141,7 @@ def children_of_this() -> list[int]:
 
 
 def main() -> None:
-    """Start the command, and end it with all below."""
+    """Start the command, and end it with all processes below."""
     status = 1
     try:
         status = _reap(int(sys.argv[1]), int(sys.argv[2]))
@@ -221,8 +220,8 @@ def _start(
 
 
 def _serve(link: int, watched: int | None, child: int, woken: int) -> int | None:
-    """Reap, and send signals, until the socket ends, or the watched process; returns the child if
-    it runs still."""
+    """Reap, and send signals, until the socket or the watched process ends.  Returns the child if
+    it still runs."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     poll.register(link, select.POLLIN)

@@ -1,22 +1,22 @@
-"""The resources of a worker's executions, and the cleanings that the router gives to it.
+"""The resources of a worker's executions, and the cleanings that the router gives to the worker.
 
 Theory of operation
 -------------------
 A block first waits on the trio loop for a name
 (:class:`~trio_envserve.core.worker.ResourceWanted`), then calls ``create`` where it is, and states
-the handle.  At its end ``destroy`` is called where the block is, shielded from cancels, and its
+the handle.  At the end of the block ``destroy`` is called there too, shielded from cancels, and its
 result is stated without waiting: the outcome of the execution waits for the answer, in the core.
 
-Whatever comes between the name and the end of the block ends in a destroy: a create that raises, is
-cancelled, or returns what cannot be kept (then the handle is None).  Only one call of ``destroy``
-is made for a resource; whoever makes it has taken the *right* to it.  A destroy that fails leaves
-the resource to the router.  That of a block which its code has left open is called when the
-execution ends, unless its block is about to: then that is waited for.
+Once there is a name, there is a destroy: also if ``create`` raises, is cancelled, or returns
+something that cannot be kept (then the handle is None).  ``destroy`` is called once for a resource,
+by the caller that has taken the *right* to it.  A failed destroy leaves the resource to the router.
+If the code has left its block open, ``destroy`` is called when the execution ends; if the block is
+about to call it, that call is waited for.
 
 A cancelled coroutine ends, a thread does not.  So a plain function runs in a thread of its own,
-which is waited for, and the statement that it has failed is made only when it has ended.
+which is waited for, and its failure is stated only once it has ended.
 
-Without a router (where an environment is only validated) names are made here.
+Without a router (when an environment is only validated) names are made here.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _I = ResourceState
 Take: TypeAlias = Callable[["ResourceWanted | ResourceTold | Cleaned"], object]
 _ENDED = "the rollout has ended"
 WHY_CHARS = 300
-"""Most characters of the reason of a failure."""
+"""Most characters of a failure's reason."""
 
 
 class CallsCode(Protocol):
     """Calls a coroutine function of the environment on the environment's backend."""
 
     async def __call__(self, function: Callable[[], Any]) -> foreign.CodeResult:
-        """Its result; a cancel reaches the code."""
+        """The result of the call; a cancel reaches the code."""
         ...
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class OpenResource:
-    """A resource of an execution, from its wish on."""
+    """A resource of an execution, from its request for a name on."""
 
     place: int
     wanted: WantedResource
@@ -72,21 +72,21 @@ class OpenResource:
     refused: str = ""
     handle: Any = None
     is_wanted: bool = True
-    """Whether code waits for its name, or has it."""
+    """Whether code waits for the name, or has it."""
     answered: trio.Event = dataclasses.field(default_factory=trio.Event)
     """Set when the router has answered the last statement."""
     over: trio.Event = dataclasses.field(default_factory=trio.Event)
-    """Set when its end was stated."""
+    """Set when the end of the resource was stated."""
     right: list[None] = dataclasses.field(default_factory=lambda: [None])
-    """Popped by who destroys it, in any thread, and while it is created."""
+    """The right to destroy the resource; popped in any thread, and during ``create``."""
 
     @property
     def text(self) -> str:
-        """The resource for people."""
+        """Description of the resource, for people."""
         return f"resource {self.name} ({self.wanted.kind}) of request {self.request}"
 
     def take_right(self) -> bool:
-        """Whether the caller is the one to destroy it."""
+        """Take the right to destroy the resource; False if somebody else has it."""
         try:
             self.right.pop()
         except IndexError:
@@ -94,12 +94,13 @@ class OpenResource:
         return True
 
     def begin(self) -> None:
-        """Begin to create it: nobody destroys it meanwhile.  Raises :class:`ResourceError`."""
+        """Take the right to destroy the resource for the time of ``create``.  Raises
+        :class:`ResourceError`."""
         if not self.take_right():  # the rollout has ended since the name came
             raise ResourceError(f"no {self.wanted.kind} is created: {_ENDED}")
 
     def created(self) -> None:
-        """It is created, or could not be."""
+        """Note that ``create`` has ended, in whatever way."""
         self.right.append(None)
 
 
@@ -113,10 +114,10 @@ class WorkerResources:
         self.destroy_s = destroy_s
         self.call_code = calls
         self.then = "the server gives it to a worker"
-        """What becomes of a resource that is left, for people."""
+        """The next step for a resource that is left, for people."""
         self.numbers = itertools.count()
         self.open: dict[int, OpenResource] = {}
-        """Resources whose end was not stated, or whose name nobody waits for."""
+        """Resources by number, until their end is stated."""
 
     def stated(self, news: Stated) -> None:
         """Take in an answer of the router."""
@@ -138,7 +139,7 @@ class WorkerResources:
         self.take(ResourceTold(resource.place, _I.LEFT if why else _I.GONE, b"", why))
 
     async def clean(self, clean: Clean) -> None:
-        """Destroy a resource for the router, and state the result, once it is certain."""
+        """Destroy a resource for the router, and state the result once that is certain."""
         why = await self._clean(clean)
         about = f"resource {clean.name} ({clean.kind})"
         if why:
@@ -164,7 +165,7 @@ class WorkerResources:
     async def destroyed(
         self, destroy: Callable[[str, Any], Any], name: str, handle: Any, within_s: float
     ) -> str:
-        """Destroy a resource from the trio loop; empty, or why that has failed."""
+        """Destroy a resource from the trio loop.  Returns why that failed; empty if it did not."""
         with trio.move_on_after(within_s) as scope:
             if inspect.iscoroutinefunction(destroy):
                 ended = await self.call_code(partial(destroy, name, handle))
@@ -201,7 +202,7 @@ def _failure(ended: foreign.CodeResult, within_s: float, *, late: bool) -> str:
 
 @final
 class ExecutionResources:
-    """The resources of one execution.  All but :class:`CarriedResources` is on the trio loop."""
+    """The resources of one execution, on the trio loop."""
 
     def __init__(self, worker: WorkerResources, number: int, request: str) -> None:
         self.worker = worker
@@ -235,13 +236,13 @@ class ExecutionResources:
         return resource
 
     async def created(self, resource: OpenResource, handle: bytes) -> None:
-        """State that it was created, and wait until that is safe."""
+        """State that a resource was created, and wait until that is safe."""
         resource.answered = trio.Event()
         self.worker.take(ResourceTold(resource.place, _I.CREATED, handle))
         await resource.answered.wait()
 
     def finish(self, resource: OpenResource, why: str) -> None:
-        """State that it is gone, or (``why``) left to the router."""
+        """State that a resource is gone, or (``why``) left to the router."""
         if resource.place in self.worker.open:
             self._mine.pop(resource, None)
             if why:
@@ -250,7 +251,7 @@ class ExecutionResources:
             self.worker.end(resource, why)
 
     async def close(self) -> None:
-        """End what the code of the execution has left open."""
+        """Destroy the resources that the code of the execution has left open."""
         self._closed = True
         worker = self.worker
         for resource in list(self._mine):
@@ -271,7 +272,7 @@ class ExecutionResources:
 
 @final
 class CarriedResources:
-    """The resources of a rollout, as its code can have them
+    """The resources of a rollout for its code, on a loop or in a thread
     (:class:`~..envs.resources.ResourceKeeper`)."""
 
     def __init__(self, resources: ExecutionResources, carrier: CodeCarrier) -> None:
@@ -300,7 +301,7 @@ class CarriedResources:
         self._carrier.soon(partial(self._resources.finish, made, ""))
 
     def _encoded(self, made: OpenResource) -> bytes:
-        """The encoded handle.  Raises :class:`ResourceError`; then nobody is given the handle."""
+        """The encoded handle.  Raises :class:`ResourceError`; then nobody gets the handle."""
         worker, handle, kind = self._resources.worker, made.handle, made.wanted.kind
         encoded = foreign.call(values.encode, handle, root="handle", limits=worker.wire)
         if encoded.error is None and len(encoded.value) <= HANDLE_BYTES:
@@ -314,7 +315,7 @@ class CarriedResources:
         )
 
     async def close(self, made: OpenResource) -> None:
-        """Destroy it on a loop."""
+        """Destroy a resource on a loop."""
         if not made.take_right():
             return
         within_s, is_cancelled = self._resources.worker.destroy_s, False
@@ -348,7 +349,7 @@ class CarriedResources:
         return made
 
     def close_sync(self, made: OpenResource) -> None:
-        """Destroy it in a thread."""
+        """Destroy a resource in a thread."""
         if made.take_right():
             ended = foreign.call(made.wanted.destroy, made.name, made.handle)
             why = _failure(ended, 0.0, late=False)
@@ -366,7 +367,7 @@ async def _on_trio(made: OpenResource, within_s: float) -> str:
 
 
 async def _create(made: OpenResource) -> None:
-    """Create a resource on a loop.  A thread is waited for, and has the handle to be destroyed."""
+    """Create a resource on a loop.  A thread is waited for: its handle has to be destroyed."""
     create, name = made.wanted.create, made.name
     if inspect.iscoroutinefunction(create):
         made.handle = await create(name)
@@ -386,7 +387,8 @@ async def _create(made: OpenResource) -> None:
 
 
 async def _on_asyncio(made: OpenResource, within_s: float) -> tuple[str, bool]:
-    """Why it could not be destroyed, and whether the task was cancelled meanwhile."""
+    """Destroy a resource on asyncio.  Returns why that failed, and whether the task was cancelled
+    meanwhile."""
     destroy = made.wanted.destroy
     is_coroutine = inspect.iscoroutinefunction(destroy)
     run = (destroy,) if is_coroutine else (_in_thread_of_asyncio, destroy)
@@ -400,8 +402,8 @@ async def _on_asyncio(made: OpenResource, within_s: float) -> tuple[str, bool]:
 
 
 async def _settled(call: asyncio.Future[Any], within_s: float = math.inf) -> bool:
-    """Wait for the end of a call, for so long at most, whether or not the task is cancelled.
-    Returns whether it was."""
+    """Wait for the end of a call, for ``within_s`` at most, whether or not the task is cancelled.
+    Returns whether it was cancelled."""
     is_cancelled, loop = False, asyncio.get_running_loop()
     until_s = loop.time() + within_s
     while not call.done() and loop.time() < until_s:
@@ -414,7 +416,7 @@ async def _settled(call: asyncio.Future[Any], within_s: float = math.inf) -> boo
 
 
 def resources_here(calls: CallsCode) -> WorkerResources:
-    """Resources that nobody keeps but this process."""
+    """The resources of a process without a router."""
     prefix = f"local-{secrets.token_hex(8)}"
 
     def take(given: ResourceWanted | ResourceTold | Cleaned) -> None:

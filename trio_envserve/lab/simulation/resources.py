@@ -1,15 +1,15 @@
-"""The judge of resources: what executions have made is destroyed, once, and by nobody too early.
+"""The judge of resources: each one is destroyed, once, and not too early.
 
 Theory of operation
 -------------------
-The environment's own log says when something may exist, when a destroy of it begins, and how that
-ends; the judge believes nothing else but that a server which answers that a resource is gone has
-written that down.  So a destroy may come again if its worker has died before its success was
-written down, and else not.  Who sleeps destroys nothing until it wakes.
+The environment's own log tells when a resource may exist, when a destroy of it begins, and how that
+ends.  Beside the log the judge believes one thing: a server that answers that a resource is gone
+has written that down.  So a destroy may be repeated only if its worker died before the success was
+written down.  A process that sleeps destroys nothing until it wakes.
 
-At the end everything is destroyed but what the last server says to be stuck.  A server without a
-journal takes with it what it knew: the next one may have destroyed again what the worker of a host,
-which lives on and has not heard of that, still states.
+At the end every resource is destroyed, but those that the last server calls stuck.  A server
+without a journal loses its knowledge: the next one may have a resource destroyed again that the
+worker of a host, which lives on and has not heard of its end, still states.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from .plan import FaultKind, SimulationPlan
 SEEN = frozenset(
     {"is", "woke", "ended", "makes", "destroys", "destroyed", "commanded", "stuck"}
 )  # fmt: skip
-"""The kinds of events that this judge reads."""
+"""Kinds of events that this judge reads."""
 OF_RESOURCES = frozenset({"makes", "destroys", "destroyed", "stuck"})
-"""Those that no other judge reads."""
+"""Kinds of events that no other judge reads."""
 
 
 @dataclasses.dataclass(slots=True)
 class MadeResource:
-    """A resource, as the environment's log has it."""
+    """A resource in the environment's log."""
 
     maker: str = ""
-    """Worker whose execution may have made it; empty if none ever has."""
+    """Worker whose execution may have made it; empty: none ever has."""
     number: int = -1
-    """Number of that execution there."""
+    """Number of the execution at that worker."""
     exists: bool = False
     is_left: bool = False
-    """Whether that execution has failed to destroy it."""
+    """Whether the execution has failed to destroy it."""
     is_over: bool = False
     """Whether a server has answered that it is gone."""
     destroyed_by: str = ""
-    """Worker in which a destroy has succeeded last."""
+    """Worker of the last successful destroy."""
     destroying: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Workers in which destroys have begun and not ended."""
+    """Workers with unfinished destroys."""
 
 
 @final
 class ResourceJudge(Judge):
-    """Judges who destroys resources, and what is left."""
+    """Judges the destroys of resources, and what is left at the end."""
 
     def __init__(self, plan: SimulationPlan) -> None:
         self._durable = plan.has(FaultKind.JOURNAL)
         self._made: dict[str, MadeResource] = {}
         self._home: dict[str, str] = {}
-        """The server of each worker."""
+        """Server of each worker."""
         self._dead: set[str] = set()
         self._asleep: set[str] = set()
         self._ended: set[tuple[str, int]] = set()
@@ -66,7 +66,7 @@ class ResourceJudge(Judge):
         self._stuck: frozenset[str] = frozenset()
 
     def see(self, event: Event) -> list[Violation]:
-        """Violations that an event shows."""
+        """Violations shown by an event."""
         who, what = event.actor, event.what
         match event.kind:
             case "is":
@@ -139,7 +139,7 @@ class ResourceJudge(Judge):
             made.is_left = True
 
     def rest(self, at_s: float) -> list[Violation]:
-        """Violations by what is left at the end of the run."""
+        """Violations by resources that are left at the end of the run."""
         return [
             Violation("G13", at_s, f"resource {name} is left")
             for name, made in self._made.items()
