@@ -12,18 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.worker import folders as folders_module
 from trio_envserve.worker.folders import PREFIX, Folders, sweep
 
 DEEP = 1100
 """Deeper than the stack of Python, and than a path may be long."""
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The directory for base folders."""
-    monkeypatch.setattr(folders_module, "place", lambda: str(tmp_path))
-    return tmp_path
 
 
 def fill(folder: Path, deep: int = 5) -> None:
@@ -95,9 +87,10 @@ def test_folder_that_its_owner_may_not_read_is_removed():
     place.chmod(0o777)
     program = (
         "import os\n"
-        "from tests.worker.test_folders import Folders, fill, folders_module\n"
+        "from tests.worker.test_folders import Folders, fill\n"
+        "from trio_envserve.worker import folders\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        f"folders_module.place = lambda: {str(place)!r}\n"
+        f"folders.place = lambda: {str(place)!r}\n"
         "made = Folders(); folder = made.make(); fill(folder); made.remove(folder)\n"
         "assert os.listdir(folder.parent) == ['lock'], os.listdir(folder.parent)\n"
         "made.close()"

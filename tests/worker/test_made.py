@@ -23,24 +23,15 @@ from tests.worker.helpers import BACKENDS, opened, request
 from trio_envserve import ProcessFailed, ProcessNotStarted, ProcessTimeout, redaction
 from trio_envserve.envs import load
 from trio_envserve.envs.made import TAIL_BYTES
-from trio_envserve.worker import folders as folders_module
 from trio_envserve.worker import made as made_module
 from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.folders import Folders
 from trio_envserve.worker.made import open_maker
 from trio_envserve.worker.runners import Runner
 
-pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left", "place")]
 
 FOREVER = ["sleep", "120"]
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for base folders."""
-    made = tmp_path / "place"
-    made.mkdir()
-    monkeypatch.setattr(folders_module, "place", lambda: str(made))
-    return made
 
 
 class Both:
@@ -420,13 +411,13 @@ async def test_folder_is_each_attempts_and_each_members_own(place):
 
 async def test_outcome_does_not_wait_for_a_removal_that_takes_long(place, monkeypatch):
     """A cancelled rollout counted as one that ignores its cancel, and its worker was killed."""
-    goes_on, remove = threading.Event(), folders_module.Folders.remove
+    goes_on, remove = threading.Event(), Folders.remove
 
-    def slowly(folders: folders_module.Folders, folder: Path) -> None:
+    def slowly(folders: Folders, folder: Path) -> None:
         goes_on.wait(20)  # who waits for it fails, and does not hang
         remove(folders, folder)
 
-    monkeypatch.setattr(folders_module.Folders, "remove", slowly)
+    monkeypatch.setattr(Folders, "remove", slowly)
     monkeypatch.setattr(made_module, "REMOVE_S", 0.01)
 
     async def body(rollout, process, run):

@@ -101,6 +101,14 @@ async def until(true: Callable[[], object]) -> None:
         await trio.sleep(0.01)
 
 
+async def cancelled_at(client: Client, call: str, shop: Shop) -> None:
+    """Cancel a rollout once it has made a call."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run_rollout, {})
+        await until(lambda: shop.calls[call])
+        nursery.cancel_scope.cancel()
+
+
 async def gone(server: Server) -> None:
     """Wait until no resource is left."""
     await until(lambda: server.stats().resources == 0)
@@ -121,11 +129,7 @@ async def test_resource_is_created_used_and_destroyed_with_its_handle(
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_resource_of_a_cancelled_rollout_is_destroyed(backend: str, shop: Shop):
     async with served(Making(backend, waits=True)) as (server, client):
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.run_rollout, {})
-                await until(lambda: shop.calls["create"])
-                scope.cancel()
+        await cancelled_at(client, "create", shop)
         await gone(server)
         assert (shop.there, shop.handles) == ({}, ["handle"])
 
@@ -135,11 +139,7 @@ async def test_resource_of_a_cancelled_rollout_is_destroyed(backend: str, shop: 
 async def test_create_that_is_cancelled_leaves_nothing(backend: str, plain: bool, shop: Shop):
     shop.creates_slowly = True
     async with served(Making(backend, plain=plain)) as (server, client):
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.run_rollout, {})
-                await until(lambda: shop.calls["create"])
-                scope.cancel()
+        await cancelled_at(client, "create", shop)
         shop.creates_slowly = not plain
         await gone(server)
         assert shop.there == {}
@@ -234,11 +234,7 @@ async def test_worker_in_this_process_is_replaced_if_a_destroy_hangs_in_its_thre
     limits = {"cancel_grace_s": 0.1, "beat_s": 0.1}
     async with served(Making(backend, plain=True), **limits) as (server, client):
         try:
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(client.run_rollout, {})
-                    await until(lambda: shop.calls["destroy"])
-                    scope.cancel()
+            await cancelled_at(client, "destroy", shop)
             assert (await client.run_rollout({}))["reward"] == 1.0
             assert (server.stats().resources, shop.overlapped) == (1, False)
         finally:
