@@ -53,6 +53,14 @@ class CompletedProcess(NamedTuple):
         return "\n".join(part.rstrip("\n") for part in parts if part)
 
 
+def completed(
+    returncode: int, stdout: tuple[bytes, int], stderr: tuple[bytes, int], limit: str
+) -> CompletedProcess:
+    """The end of a command, with its outputs as :meth:`CutOutput.kept` returns them."""
+    code = -signal.SIGKILL if limit else returncode
+    return CompletedProcess(code, stdout[0], stderr[0], stdout[1], stderr[1], limit)
+
+
 _LIMITS = {"timeout": "time", "memory": "memory"}
 
 

@@ -47,7 +47,7 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias, final
 import trio
 
 from ..core.errors import ConfigError
-from ..outputs import CompletedProcess, CutOutput, read_piece, write
+from ..outputs import CompletedProcess, CutOutput, completed, read_piece, write
 from ..removal import remove_folder
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
@@ -438,10 +438,7 @@ class BubblewrapSandbox:
             err.read_left(stderr)
         if limit.cancelled_caught:
             reached = reached or "timeout"
-        (told, told_cut), (errors, errors_cut) = out.kept(), err.kept()
-        return CompletedProcess(
-            -signal.SIGKILL if reached else status, told, errors, told_cut, errors_cut, reached
-        )
+        return completed(status, out.kept(), err.kept(), reached)
 
     async def _ask(
         self, connection: trio.socket.SocketType, asked: Any, streams: Sequence[IO[bytes]]

@@ -23,7 +23,6 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from typing import Any, Final, final
 import trio
 
 from ..core.errors import ConfigError
-from ..outputs import CompletedProcess, CutOutput
+from ..outputs import CompletedProcess, CutOutput, completed
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
 LABEL: Final = "trio-envserve.sandbox"
@@ -197,10 +196,7 @@ class Container:
         reached = "timeout" if limit.cancelled_caught else ""
         if not reached and (status >= _UNCLEAR or status < 0 or err.pid is None):
             reached = await self._look()
-        (told, told_cut), (errors, errors_cut) = out.kept(), err.kept()
-        return CompletedProcess(
-            -signal.SIGKILL if reached else status, told, errors, told_cut, errors_cut, reached
-        )
+        return completed(status, out.kept(), err.kept(), reached)
 
     def _words(self, command: SandboxCommand) -> list[str]:
         words = [self._provider.program, "exec"]

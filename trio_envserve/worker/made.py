@@ -42,7 +42,7 @@ from ..envs.made import (
     ProcessTimeout,
     Work,
 )
-from ..outputs import CompletedProcess, CutOutput, describe_exit
+from ..outputs import CompletedProcess, CutOutput, completed, describe_exit
 from ..redaction import hidden_names, redacted
 from . import reaper
 from .carriers import CodeCarrier, Undo
@@ -145,18 +145,17 @@ class AttemptMade:
         """See :meth:`~..envs.made.MadeSource.run`."""
         process = await self.start(command, how.most_bytes)
         try:
-            (stdout, stdout_cut), is_late = await process.run_to_end(how)
+            stdout, is_late = await process.run_to_end(how)
         finally:
             await self._close_process(process)  # noqa: ASYNC102  # shielded
-        code, (stderr, stderr_cut) = process.returncode or 0, process.errors.kept()
-        limit = "timeout" if is_late else ""
-        completed = CompletedProcess(code, stdout, stderr, stdout_cut, stderr_cut, limit)
+        code, stderr = process.returncode or 0, process.errors.kept()
+        ended = completed(code, stdout, stderr, "timeout" if is_late else "")
         if is_late:
             text = f"{command.name!r} had not ended after {how.timeout_s:g} s (timeout_s)"
-            raise ProcessTimeout(f"{text}, and was killed", completed)
+            raise ProcessTimeout(f"{text}, and was killed", ended)
         if how.check and code:
-            raise ProcessFailed(process.failure(), completed)
-        return completed
+            raise ProcessFailed(process.failure(), ended)
+        return ended
 
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """See :meth:`~..envs.made.MadeSource.call`."""

@@ -87,7 +87,7 @@ def reward_in(result: Any) -> float | None:
 
 
 def check_rewards(
-    findings: Findings, results: Sequence[Any], model: str, most: object = 1.0, asked: bool = True
+    findings: Findings, results: Sequence[Any], model: str, most: object, asked: bool
 ) -> None:
     """Whether each result has a reward that an evaluation counts, and whether right answers
     earn ``most``, the attribute ``max_reward`` of the environment (None: nobody knows).
