@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "large_pickles": set(),
     "near": set(),
     "otlp": set(),
-    "outputs": set(),
+    "commands": set(),
     "pages": set(),
     "removal": set(),
     "retrylab": set(),
@@ -49,16 +49,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing",
     },
     # Where rollouts run what they do not trust.
-    "sandboxes": WORDS | {"near", "outputs", "removal"},
+    "sandboxes": WORDS | {"near", "commands", "removal"},
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
-        "foreign", "near", "options", "outputs", "sandboxes", "tracing",
+        "foreign", "near", "options", "commands", "sandboxes", "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
-        "redaction", "removal", "tracing", "otlp", "outputs",
+        "redaction", "removal", "tracing", "otlp", "commands",
     },
-    "host": {"core", "net", "envs", "worker", "outputs", "redaction"},
+    "host": {"core", "net", "envs", "worker", "commands", "redaction"},
     "server": {
         "core", "net", "models", "envs", "worker", "host", "logs", "regular_files", "tracing",
         "options",

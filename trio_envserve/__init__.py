@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         open_client,
     )
     from .client.aio import AsyncioClient, AsyncioOutcomes, open_client_asyncio
+    from .commands import CompletedProcess
     from .core.closing import ClosingStage
     from .core.endings import Ending, Fault
     from .core.errors import (
@@ -125,7 +126,6 @@ if TYPE_CHECKING:
     from .models.usage import ModelUsage
     from .net import Network, Transport
     from .net.keypairs import ClientCurve, KeyPair
-    from .outputs import CompletedProcess
     from .sandboxes.interface import SandboxDied, SandboxUnavailable
     from .sandboxes.sandbox import Sandbox, SandboxBlock, Sandboxed
     from .server import Server, ServerOptions, open_server, serve
@@ -269,7 +269,7 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
-    "core.pages", "core.worker_range", "models.interface", "models.usage", "outputs",
+    "core.pages", "core.worker_range", "models.interface", "models.usage", "commands",
     "sandboxes.interface", "sandboxes.sandbox", "envs.apart", "envs.late", "envs.interface",
     "envs.made", "envs.saves", "envs.resources", "core.values", "net", "net.keypairs", "client",
     "client.aio", "host.allocator", "host.joined", "host.opening", "server", "server.curve",

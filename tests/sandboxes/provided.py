@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from trio_envserve.outputs import CompletedProcess
+from trio_envserve.commands import CompletedProcess
 from trio_envserve.sandboxes.finding import find_provider
 from trio_envserve.sandboxes.interface import (
     MIB,

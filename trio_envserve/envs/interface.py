@@ -52,11 +52,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from ..commands import CompletedProcess, run_of
 from ..core.errors import ConfigError
 from ..core.values import DecodingError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
-from ..outputs import CompletedProcess
 from ..sandboxes.sandbox import NoCarrier, SandboxBlock, Sandboxed, WorkCarrier
 from ..tracing import NO_TRACE, Trace
 from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
@@ -66,7 +66,6 @@ from .made import (
     MadeSource,
     ProcessBlock,
     command_of,
-    run_of,
     source_of,
 )
 from .notes import RolloutNotes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -10,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
 
+from ..commands import CommandRun, CompletedProcess, encoded, variables_of, words_of
 from ..core.errors import EnvServeError
-from ..outputs import CompletedProcess
 
 MOST_BYTES = 1 << 20
 """Default of the most bytes of output."""
@@ -82,15 +81,6 @@ class ProcessCommand(NamedTuple):
         return os.fsdecode(self.words[0])[:200]
 
 
-class ProcessRun(NamedTuple):
-    """Input and limits of a process that is run to its end."""
-
-    input: bytes
-    timeout_s: float
-    most_bytes: int
-    check: bool
-
-
 Work: TypeAlias = Callable[[], Awaitable[Any]]
 
 
@@ -127,7 +117,7 @@ class MadeSource(Protocol):
         """Start a process; on the worker's loop.  Raises :class:`ProcessNotStarted`."""
         ...
 
-    async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
+    async def run(self, command: ProcessCommand, how: CommandRun) -> CompletedProcess:
         """Run a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
         ...
 
@@ -315,54 +305,13 @@ def command_of(
     stderr: str, cwd: str | os.PathLike[str] | None, env: Mapping[str, str | None] | None,
 ) -> ProcessCommand:  # fmt: skip
     """A command, checked.  Raises TypeError or ValueError."""
-    if isinstance(words, (str, bytes, os.PathLike)) or not isinstance(words, Sequence):
-        raise TypeError(
-            'a command is a list of words, such as ["git", "status"], not '
-            f'{type(words).__name__}; for a line of a shell: ["sh", "-c", line]'
-        )
-    if not words:
-        raise ValueError("a command has at least one word, its program")
     for name, value, known in (
         ("stdin", stdin, ("pipe", "null")), ("stdout", stdout, ("pipe", "null")),
         ("stderr", stderr, ("pipe", "stdout", "null")),
     ):  # fmt: skip
         if value not in known:
             raise ValueError(f"{name} is {' or '.join(map(repr, known))}, not {value!r:.80}")
-    variables = {
-        _encoded(name, "a variable"): None if value is None else _encoded(value, f"env[{name!r}]")
-        for name, value in dict(env or {}).items()
-    }
-    if any(b"=" in name or not name for name in variables):
-        raise ValueError("the name of a variable is not empty, and has no '=' in it")
     return ProcessCommand(
-        tuple(_encoded(word, "a word of a command") for word in words),
-        stdin, stdout, stderr,  # type: ignore[arg-type]  # one of the known ones
-        None if cwd is None else _encoded(cwd, "cwd"), variables,
+        words_of(words), stdin, stdout, stderr,  # type: ignore[arg-type]  # one of the known ones
+        None if cwd is None else encoded(cwd, "cwd"), variables_of(env),
     )  # fmt: skip
-
-
-def _encoded(word: Any, what: str) -> bytes:
-    if not isinstance(word, (str, bytes, os.PathLike)):
-        raise TypeError(f"{what} is text, bytes or a path, not {type(word).__name__}")
-    data = os.fsencode(word)
-    if b"\0" in data:
-        raise ValueError(f"{what} has a null character")
-    return data
-
-
-def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any) -> ProcessRun:
-    """How a command is run, checked.  Raises TypeError or ValueError."""
-    if isinstance(input, str):
-        input = input.encode("utf-8", "surrogateescape")
-    if not isinstance(input, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the input of a process is bytes or text, not {type(input).__name__}")
-    if timeout_s is None:
-        timeout_s = math.inf
-    for name, value, kinds in (
-        ("timeout_s", timeout_s, (int, float)), ("most_bytes", most_bytes, (int,)),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise TypeError(f"{name} is a number, not {type(value).__name__}")
-        if not value > 0:
-            raise ValueError(f"{name} is a number above zero, not {value!r}")
-    return ProcessRun(bytes(input), float(timeout_s), int(most_bytes), bool(check))

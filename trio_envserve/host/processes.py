@@ -37,6 +37,7 @@ from typing import IO, final
 
 import trio
 
+from ..commands import describe_exit
 from ..core.heartbeat import (
     HEARTBEAT_LINE_BYTES,
     STACKS_APART,
@@ -46,7 +47,6 @@ from ..core.heartbeat import (
 )
 from ..core.stack_frames import dumped_stacks, holder_in
 from ..net.forks import forget_in_children
-from ..outputs import describe_exit
 from ..redaction import redacted
 from ..worker.guard import DEADLINE, STARTED
 from ..worker.held import ThreadWatch, answer, ask, make_answers

@@ -46,8 +46,8 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias, final
 
 import trio
 
+from ..commands import CompletedProcess, CutOutput, completed, read_piece, write
 from ..core.errors import ConfigError
-from ..outputs import CompletedProcess, CutOutput, completed, read_piece, write
 from ..removal import remove_folder
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 

@@ -30,8 +30,8 @@ from typing import Any, Final, final
 
 import trio
 
+from ..commands import CompletedProcess, CutOutput, completed
 from ..core.errors import ConfigError
-from ..outputs import CompletedProcess, CutOutput, completed
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
 LABEL: Final = "trio-envserve.sandbox"

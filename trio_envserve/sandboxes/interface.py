@@ -22,8 +22,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from ..commands import CompletedProcess
 from ..core.errors import ConfigError, EnvironmentUnavailable
-from ..outputs import CompletedProcess
 
 MIB: Final = 1 << 20
 
@@ -102,6 +102,7 @@ class SandboxCommand(NamedTuple):
     argv: Sequence[str]
     input: bytes
     timeout_s: float
+    """Time limit; ``math.inf``: none."""
     cwd: str | None
     """Folder in which it runs; None: the sandbox's own."""
     env: Mapping[str, str]

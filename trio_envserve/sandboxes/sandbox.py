@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import functools
-import math
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias, final
 
+from ..commands import CompletedProcess, encoded, run_of, variables_of, words_of
 from ..core.errors import ConfigError
 from ..near import did_you_mean
-from ..outputs import CompletedProcess
 from .finding import find_provider
 from .interface import (
     FILE_BYTES,
@@ -108,12 +108,12 @@ class Sandbox:
 
     async def exec(
         self,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = TIMEOUT_S,
         input: bytes | str = b"",
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         most_bytes: int = OUTPUT_BYTES,
     ) -> CompletedProcess:
         """Run a command in the sandbox (trio and asyncio)::
@@ -126,10 +126,10 @@ class Sandbox:
 
         Args:
             command: The program and its arguments; for a line of shell, ``["sh", "-c", line]``.
-            timeout_s: Time limit, in seconds.
+            timeout_s: Time limit, in seconds; None: no limit.
             input: Its standard input; text as UTF-8.
             cwd: Folder in which it runs; None: the sandbox's own.
-            env: Environment variables in addition to those of the sandbox.
+            env: Environment variables in addition to those of the sandbox; None takes one away.
             most_bytes: Most bytes kept of each output: its beginning and its end.
         """
         work = self._work(command, timeout_s, input, cwd, env, most_bytes)
@@ -138,12 +138,12 @@ class Sandbox:
 
     def exec_sync(
         self,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = TIMEOUT_S,
         input: bytes | str = b"",
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         most_bytes: int = OUTPUT_BYTES,
     ) -> CompletedProcess:
         """Like ``exec``, for code that runs in a thread.  Raises ``RolloutCancelled``, too."""
@@ -180,32 +180,20 @@ class Sandbox:
         _check(path, self.exec_sync(["sh", "-c", _WRITE, "sh", path], input=data))
 
     def _work(
-        self, command: Sequence[str], timeout_s: float, given: bytes | str, cwd: str | None,
-        env: Mapping[str, str] | None, most_bytes: int,
+        self, command: Any, timeout_s: float | None, given: bytes | str, cwd: str | None,
+        env: Mapping[str, str | None] | None, most_bytes: int,
     ) -> Callable[[], Awaitable[CompletedProcess]]:  # fmt: skip
         if self._opened is None:
             raise RuntimeError("the sandbox has ended with its block: call it inside of that")
-        if isinstance(command, (str, bytes)) or not command:
-            raise TypeError(
-                'a command is a list, such as ["ls", "-l"]; a line of shell is ["sh", "-c", line], '
-                f"not {command!r:.80}"
-            )
-        texts = [*command, *(() if cwd is None else (cwd,)), *(env or {}), *(env or {}).values()]
-        for each in texts:
-            if not isinstance(each, str):
-                raise TypeError(f"a command consists of texts, not {type(each).__name__}")
-            if "\0" in each:
-                raise ValueError("a command has no character zero")
-        for each in env or {}:
-            if not each or "=" in each:
-                raise ValueError(f"the name of a variable is a text without =, not {each!r:.80}")
-        if not (isinstance(timeout_s, (int, float)) and 0 < timeout_s < math.inf):
-            raise ValueError(f"timeout_s is a number above 0, not {timeout_s!r}")
-        if type(most_bytes) is not int or most_bytes < 0:
-            raise ValueError(f"most_bytes is a whole number from 0 on, not {most_bytes!r}")
-        data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else bytes(given)
-        both = {**self._env, **(env or {})}
-        asked = SandboxCommand(list(command), data, float(timeout_s), cwd, both, most_bytes)
+        run, variables = run_of(given, timeout_s, most_bytes), {**self._env, **(env or {})}
+        texts = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, value in variables_of(variables).items() if value is not None
+        }  # fmt: skip
+        asked = SandboxCommand(
+            [os.fsdecode(word) for word in words_of(command)], run.input, run.timeout_s,
+            None if cwd is None else os.fsdecode(encoded(cwd, "cwd")), texts, run.most_bytes,
+        )  # fmt: skip
         return functools.partial(self._opened.run, asked)
 
     def _close(self) -> None:

@@ -26,6 +26,7 @@ from typing import IO, Any, final
 
 import trio
 
+from ..commands import describe_exit
 from ..core.stack_frames import authors_line, authors_part, dumped_stacks
 from ..envs.apart import (
     BESIDE,
@@ -39,7 +40,6 @@ from ..envs.apart import (
     need_library,
 )
 from ..large_pickles import Spans, mapped, write
-from ..outputs import describe_exit
 from . import apart_process
 from .carriers import CodeCarrier
 from .failures import log

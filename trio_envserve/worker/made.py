@@ -32,17 +32,16 @@ from typing import Any, final
 
 import trio
 
+from ..commands import CommandRun, CompletedProcess, CutOutput, completed, describe_exit
 from ..envs.made import (
     PIECE_BYTES,
     TAIL_BYTES,
     ProcessCommand,
     ProcessFailed,
     ProcessNotStarted,
-    ProcessRun,
     ProcessTimeout,
     Work,
 )
-from ..outputs import CompletedProcess, CutOutput, completed, describe_exit
 from ..redaction import hidden_names, redacted
 from . import reaper
 from .carriers import CodeCarrier, Undo
@@ -141,7 +140,7 @@ class AttemptMade:
             raise
         return process
 
-    async def run(self, command: ProcessCommand, how: ProcessRun) -> CompletedProcess:
+    async def run(self, command: ProcessCommand, how: CommandRun) -> CompletedProcess:
         """See :meth:`~..envs.made.MadeSource.run`."""
         process = await self.start(command, how.most_bytes)
         try:
@@ -444,7 +443,7 @@ class _Process:
             with suppress(OSError):  # the reaper has ended
                 os.write(self._link.socket.fileno(), bytes([number]))
 
-    async def run_to_end(self, how: ProcessRun) -> tuple[tuple[bytes, int], bool]:
+    async def run_to_end(self, how: CommandRun) -> tuple[tuple[bytes, int], bool]:
         """Run the process to its end or its limit, and kill what is left.  Returns its standard
         output with the number of bytes left out, and whether it reached the limit."""
         stdout = CutOutput(how.most_bytes)

@@ -1,13 +1,14 @@
-"""The end of a command and its outputs, of which only so much is kept."""
+"""Commands, in a sandbox or not: their words and limits, their outputs, and their end."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import IO, Final, NamedTuple, final
+from typing import IO, Any, Final, NamedTuple, final
 
 import trio
 
@@ -18,6 +19,69 @@ PAUSE_S: Final = 0.001
 LEFT_BYTES: Final = 1 << 20
 """Most bytes that are read of a pipe once its command has ended: the kernel's bound of a pipe.
 Others that have the pipe may write on."""
+
+
+class CommandRun(NamedTuple):
+    """Input and limits of a command that is run to its end."""
+
+    input: bytes
+    timeout_s: float
+    """Time limit; ``math.inf``: none."""
+    most_bytes: int
+    """Most bytes kept of each output."""
+    check: bool
+    """Whether another return code than 0 is an error."""
+
+
+def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any = False) -> CommandRun:
+    """Input and limits, checked.  Raises TypeError or ValueError."""
+    if isinstance(input, str):
+        input = input.encode("utf-8", "surrogateescape")
+    if not isinstance(input, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the input of a command is bytes or text, not {type(input).__name__}")
+    if timeout_s is None:
+        timeout_s = math.inf
+    for name, value, kinds in (
+        ("timeout_s", timeout_s, (int, float)), ("most_bytes", most_bytes, (int,)),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise TypeError(f"{name} is a number, not {type(value).__name__}")
+        if not value > 0:
+            raise ValueError(f"{name} is a number above zero, not {value!r}")
+    return CommandRun(bytes(input), float(timeout_s), int(most_bytes), bool(check))
+
+
+def words_of(command: Any) -> tuple[bytes, ...]:
+    """The program and its arguments, checked.  Raises TypeError or ValueError."""
+    if isinstance(command, (str, bytes, os.PathLike)) or not isinstance(command, Sequence):
+        raise TypeError(
+            'a command is a list of words, such as ["git", "status"], not '
+            f'{type(command).__name__}; for a line of a shell: ["sh", "-c", line]'
+        )
+    if not command:
+        raise ValueError("a command has at least one word, its program")
+    return tuple(encoded(word, "a word of a command") for word in command)
+
+
+def variables_of(env: Mapping[str, str | None] | None) -> dict[bytes, bytes | None]:
+    """Environment variables, checked.  Raises TypeError or ValueError."""
+    variables = {
+        encoded(name, "a variable"): None if value is None else encoded(value, f"env[{name!r}]")
+        for name, value in dict(env or {}).items()
+    }
+    if any(b"=" in name or not name for name in variables):
+        raise ValueError("the name of a variable is not empty, and has no '=' in it")
+    return variables
+
+
+def encoded(word: Any, what: str) -> bytes:
+    """A word as the system takes it.  Raises TypeError or ValueError."""
+    if not isinstance(word, (str, bytes, os.PathLike)):
+        raise TypeError(f"{what} is text, bytes or a path, not {type(word).__name__}")
+    data = os.fsencode(word)
+    if b"\0" in data:
+        raise ValueError(f"{what} has a null character")
+    return data
 
 
 class CompletedProcess(NamedTuple):
