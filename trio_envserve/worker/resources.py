@@ -162,6 +162,13 @@ class WorkerResources:
                 return str(error)
         return await self.destroyed(found.value, clean.name, handle, within_s)
 
+    async def destroy(self, resource: OpenResource) -> str:
+        """Destroy a resource of an execution here, cancelled or not; see :meth:`destroyed`."""
+        destroy, name, handle = resource.wanted.destroy, resource.name, resource.handle
+        with trio.CancelScope(shield=True):
+            why = await self.destroyed(destroy, name, handle, self.destroy_s)
+        return why
+
     async def destroyed(
         self, destroy: Callable[[str, Any], Any], name: str, handle: Any, within_s: float
     ) -> str:
@@ -258,16 +265,13 @@ class ExecutionResources:
             if not resource.name:
                 resource.is_wanted = False
                 continue
-            with trio.CancelScope(shield=True):
-                destroy_s = worker.destroy_s
-                if not resource.take_right():
-                    with trio.move_on_after(destroy_s):  # some thread is about to end it
-                        await resource.over.wait()
-                    why = "code that its rollout has left behind goes on"
-                else:
-                    destroy, name = resource.wanted.destroy, resource.name
-                    why = await worker.destroyed(destroy, name, resource.handle, destroy_s)
-                self.finish(resource, why)
+            if resource.take_right():
+                why = await worker.destroy(resource)
+            else:
+                with trio.move_on_after(worker.destroy_s, shield=True):  # a thread is about to
+                    await resource.over.wait()
+                why = "code that its rollout has left behind goes on"
+            self.finish(resource, why)
 
 
 @final
@@ -318,11 +322,11 @@ class CarriedResources:
         """Destroy a resource on a loop."""
         if not made.take_right():
             return
-        within_s, is_cancelled = self._resources.worker.destroy_s, False
+        worker, is_cancelled = self._resources.worker, False
         if asyncio._get_running_loop() is not None:
-            why, is_cancelled = await _on_asyncio(made, within_s)
+            why, is_cancelled = await _on_asyncio(made, worker.destroy_s)
         else:
-            why = await _on_trio(made, within_s)
+            why = await worker.destroy(made)
         self._carrier.soon(partial(self._resources.finish, made, why))
         if is_cancelled:
             raise asyncio.CancelledError
@@ -354,16 +358,6 @@ class CarriedResources:
             ended = foreign.call(made.wanted.destroy, made.name, made.handle)
             why = _failure(ended, 0.0, late=False)
             self._carrier.soon(partial(self._resources.finish, made, why))
-
-
-async def _on_trio(made: OpenResource, within_s: float) -> str:
-    destroy = made.wanted.destroy
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + within_s) as scope:
-        if inspect.iscoroutinefunction(destroy):
-            ended = await foreign.acall(destroy, made.name, made.handle)
-        else:
-            ended = await foreign.acall(_in_thread, destroy, made.name, made.handle)
-    return _failure(ended, within_s, late=scope.cancel_called)
 
 
 async def _create(made: OpenResource) -> None:
