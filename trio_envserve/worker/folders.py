@@ -12,8 +12,8 @@ The guard of each worker has a process of its own remove all of these (:func:`sw
 worker starts, and when all below the guard is dead.  So whatever was killed, its folders are gone
 at the next start.
 
-What cannot be removed (:mod:`trio_envserve.removal`) stays, is tried again with the next folder,
-and is left, with the base folder, to the next sweep.
+Anything that cannot be removed (:mod:`trio_envserve.removal`) stays, is tried again with the next
+folder, and is left, with the base folder, to the next sweep.
 """
 
 from __future__ import annotations
