@@ -134,6 +134,11 @@ def test_elastic_pool_whose_workers_die_in_turn_replaces_each_soon():
     assert run(3063212).violations == ()
 
 
+def test_session_that_gave_its_room_to_another_is_unknown_to_all_requests_of_a_message():
+    """The model took the answers to five requests for five answers to the last of them."""
+    assert run(3079616).violations == ()
+
+
 def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
     """The router dispatched after each thing that a host said, so a request was spent."""
     plan = plan_of(3038673, harsh=True, hosts=True)

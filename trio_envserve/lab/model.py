@@ -1203,11 +1203,12 @@ class Boundary(RouterModel):
             if type(told) is messages.Refused:
                 self._match(told)
             elif type(told) is messages.Unknown and told.session in self.sessions:
-                # The answer to the last message of this session: earlier ones it may have known.
+                # The answer to the last message of this session that has none: earlier ones it may
+                # have known.
                 self._gone.update(
                     [
                         id(event) for event in self._turn
-                        if event[0] == "heard"
+                        if event[0] == "heard" and id(event) not in self._gone
                         and getattr(event[2][1], "session", None) == told.session
                     ][-1:]
                 )  # fmt: skip
