@@ -104,7 +104,7 @@ def without(record: dict[str, Any], *fields: str) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in fields}
 
 
-SCORED = ("reward", "rescored_from", "run", "value")
+SCORED = ("reward", "rescored_from", "rescored_of", "run", "value")
 
 
 async def test_rewards_are_new_and_everything_else_is_as_it_was(tmp_path: Path):
@@ -135,6 +135,45 @@ async def test_rewards_are_new_and_everything_else_is_as_it_was(tmp_path: Path):
     assert shown.last["rollout"]["rescored_from"] == 0.0
     shown = await run(tmp_path, "show", "b.jsonl", "--best", "--number", "1")
     assert "reward 0.5 (0 before it was scored anew)" in shown.out
+
+
+async def test_results_of_another_file_are_scored_anew_and_never_reported_for_this_one(
+    tmp_path: Path,
+):
+    await evaluated(tmp_path)
+    await evaluated(tmp_path, "--model", "random", "--output", "r.jsonl")
+    asked = ("--output", "b.jsonl", "--workers", "0")
+    assert (await rescored(tmp_path, "Length", *asked)).last["mean_reward"] == 0.24
+    done = await rescored(tmp_path, "Length", *asked, file="r.jsonl")
+    right = await rescored(tmp_path, "Length", "--workers", "0", file="r.jsonl")
+    names = ("rescored", "mean_before", "mean_reward", "changed", "failed_before")
+    assert [done.last[name] for name in names] == [right.last[name] for name in names]
+    assert done.last["resumed"] == 2, "the failed ones are the same in both files"
+    assert "b.jsonl has 10 results of other rollouts than r.jsonl has now: these" in done.err
+    again = await rescored(tmp_path, "Length", *asked, file="r.jsonl")
+    assert (again.last["resumed"], again.last["rescored"]) == (12, 10), again.err
+    kept = lines(tmp_path / "r.jsonl")[:3]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+    done = await rescored(tmp_path, "Length", *asked, file="few.jsonl")
+    assert done.code == 2
+    assert "b.jsonl exists, with 9 rollouts that the file that is read does not have" in done.err
+
+
+async def test_a_rollout_that_was_run_again_is_scored_anew(tmp_path: Path):
+    before = await evaluated(tmp_path)
+    asked = ("--output", "b.jsonl", "--workers", "0")
+    assert (await rescored(tmp_path, "Length", *asked)).last["failed_before"] == 2
+    whole = ESSAYS.replace('raise ValueError("no essay about this")', "pass")
+    (tmp_path / "essays.py").write_text(whole)
+    again = ("eval", "essays:Essay", "-n", "6", "--repeat", "2", "--output", "a.jsonl")
+    done = await run(tmp_path, *again, "--workers", "0", "--retry-errors", "--json")
+    assert done.last["errors"] == 0, done.err
+    done = await rescored(tmp_path, "Length", *asked)
+    figures = {name: done.last[name] for name in ("rescored", "failed_before", "resumed")}
+    assert figures == {"rescored": 12, "failed_before": 0, "resumed": 10}, done.err
+    after = by_name(tmp_path / "b.jsonl")
+    assert [after[3, repeat]["reward"] for repeat in range(2)] == [0.3, 0.3]
+    assert after.keys() == before.keys()
 
 
 async def test_the_page_shows_what_the_command_prints(tmp_path: Path):

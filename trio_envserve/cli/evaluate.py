@@ -775,6 +775,8 @@ class Output:
         """The digest of what this evaluation asks."""
         self.problem: NotWritten | None = None
         """Error by which the file could not be finished."""
+        self.outdated = 0
+        """Number of its results that were made from other stored results than there are now."""
         self.lines = ""
         """The file of lines that becomes a table at the end, until it does."""
         self._path = ""
@@ -841,7 +843,8 @@ class Output:
     ) -> list[Name]:
         """The rollouts that are still to be asked for; what is there is counted.
         ``ask_again``: also those of which the server did not say what became, since it knows.
-        Raises ConfigError if the file has results of other inputs."""
+        Raises ConfigError if the file has results of other inputs, or of rollouts that a file
+        to be scored anew does not have."""
         for index in plan.indexes():
             known = self._found.inputs.get(index)
             if known is not None and known != plan.digest(index):
@@ -850,10 +853,17 @@ class Output:
                     "name another file"
                 )
         counted = {one.name: one for one in self._found.results}
+        if isinstance(plan, StoredPlan) and (others := counted.keys() - set(plan.names())):
+            raise ConfigError(
+                f"{self._path} exists, with {len(others)} rollouts that the file that is read does "
+                "not have; move it away or name another file"
+            )
+        current = {name: one for name, one in counted.items() if plan.is_current(one)}
+        self.outdated = len(counted) - len(current)
         names = [
             name
             for name in plan.names()
-            if _to_run(counted.get(name), retry_errors and plan.may_run(name), ask_again)
+            if _to_run(current.get(name), retry_errors and plan.may_run(name), ask_again)
         ]
         if plan.grouped:
             indexes = {index for index, _ in names}

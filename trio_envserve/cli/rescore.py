@@ -24,7 +24,7 @@ from ..core.limits import ClientLimits
 from ..envs.loading import load
 from ..envs.rescoring import scorer_of
 from ..evals.files import is_cut_off, is_table, lines_of, overview
-from ..evals.records import RolloutResult, usage_words
+from ..evals.records import Name, RolloutResult, stored_digest, usage_words
 from ..evals.run import Evaluation, StoredPlan, check
 from ..evals.tally import ResultsTally
 from ..logs import set_title
@@ -160,10 +160,16 @@ class _State(WrittenResults):
 def _read(path: str) -> _Stored:
     """Read a file for the first time.  Runs in a thread.  Raises ConfigError."""
     environments: set[str] = set()
-    found = overview(path, check, lambda result, record: environments.add(result.environment))
+    stored: dict[Name, str] = {}
+
+    def see(result: RolloutResult, record: Mapping[str, Any]) -> None:
+        environments.add(result.environment)
+        stored[result.name] = stored_digest(record)
+
+    found = overview(path, check, see)
     if is_cut_off(path):
         say(f"{path}: the last line is not whole, and is left out")
-    return _Stored(StoredPlan(path, found.entries), environments - {""})
+    return _Stored(StoredPlan(path, found.entries, stored), environments - {""})
 
 
 async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
@@ -194,6 +200,9 @@ async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
             if state.resumed:
                 say(f"{asked.output} has {state.resumed} of {plan.rollouts} results; "
                     "the rest is scored")  # fmt: skip
+            if state.output.outdated:
+                say(f"{asked.output} has {state.output.outdated} results of other rollouts than "
+                    f"{asked.file} has now: these are scored anew")  # fmt: skip
             state.evaluation = evaluation = Evaluation(
                 plan, tally, file=state.output.file, environment=state.served, run=state.output.run
             )

@@ -182,6 +182,9 @@ class RolloutResult:
     """A digest of everything that decides what rollouts are asked."""
     rescored_from: Number = None
     """The reward before `rescore` scored the rollout anew, if it had one."""
+    rescored_of: Text = ""
+    """A digest of the stored result from which `rescore` made this one; empty in one that `eval`
+    made."""
 
     @property
     def name(self) -> Name:
@@ -230,13 +233,15 @@ def result_of(index: int, repeat: int, outcome: Outcome, **about: Any) -> Rollou
     )  # fmt: skip
 
 
-def rescored_result(stored: RolloutResult, outcome: Outcome, run: str) -> RolloutResult:
+def rescored_result(
+    stored: RolloutResult, outcome: Outcome, *, run: str, rescored_of: str
+) -> RolloutResult:
     """A stored result with what came of scoring it anew.  Its worker and times are those of the
     rollout."""
     reward, bad, metrics = scores_of(outcome.value)
     return dataclasses.replace(
         stored, reward=reward, bad_reward=bad, metrics=metrics, usage=usage_of(outcome.value),
-        failure=_failure(outcome), rescored_from=stored.reward, run=run,
+        failure=_failure(outcome), rescored_from=stored.reward, run=run, rescored_of=rescored_of,
     )  # fmt: skip
 
 
@@ -332,7 +337,7 @@ def _failure(outcome: Outcome) -> RolloutFailure | None:
 def record_of(result: RolloutResult, input: Any, value: Any) -> dict[str, Any]:
     """The record of a rollout; its input and value are not JSON yet."""
     record = {name: _written(getattr(result, kept)) for name, (kept, _) in FIELDS.items()}
-    for name in ("bad_reward", "rescored_from"):
+    for name in ("bad_reward", "rescored_from", "rescored_of"):
         if not record[name] and record[name] != 0:
             del record[name]
     return {**record, "input": input, "value": value}
@@ -367,6 +372,11 @@ def run_digest(**asked: Any) -> str:
     """Stands for all that decides what the rollouts of an evaluation are asked.  Only a
     digest: arguments may hold what nobody wants in a file of results."""
     return digest(asked)
+
+
+def stored_digest(record: Mapping[str, Any]) -> str:
+    """Stands for the result in a record: its value, error and reward."""
+    return digest({name: record.get(name) for name in ("value", "error", "reward")}, is_json=True)
 
 
 def digest(value: Any, *, is_json: bool = False) -> str:

@@ -26,7 +26,7 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Unpack, final
 
@@ -53,6 +53,7 @@ from .records import (
     rescored_result,
     result_from,
     result_of,
+    stored_digest,
 )
 from .tally import ResultsTally
 
@@ -151,6 +152,11 @@ class EvaluationPlan:
         """The digest of an input."""
         return digest(self.input((index, 0)))
 
+    def is_current(self, result: RolloutResult) -> bool:
+        """Whether a result of the file that is continued still holds: all do whose input is the
+        same."""
+        return True
+
 
 @final
 class StoredPlan:
@@ -158,8 +164,10 @@ class StoredPlan:
 
     grouped = False
 
-    def __init__(self, path: str, entries: Iterable[Entry]) -> None:
+    def __init__(self, path: str, entries: Iterable[Entry], stored: Mapping[Name, str]) -> None:
+        """``stored`` has the digest of each result: see :func:`.stored_digest`."""
         self._path = path
+        self._stored = stored
         self._entries = {each.result.name: each for each in entries}
         self._digests = {index: each.input for (index, _), each in self._entries.items()}
 
@@ -180,6 +188,11 @@ class StoredPlan:
         """The digest of an input."""
         return self._digests[index]
 
+    def is_current(self, result: RolloutResult) -> bool:
+        """Whether a result of the file that is continued was made from the one that is stored now:
+        another evaluation, or ``--retry-errors``, may have stored another one."""
+        return result.rescored_of == self._stored.get(result.name)
+
     def may_run(self, name: Name) -> bool:
         """Whether a rollout can be scored: one that has failed has nothing to be scored."""
         return self.result(name).failure is None
@@ -188,15 +201,16 @@ class StoredPlan:
         """The stored result of a rollout, without its traceback."""
         return self._entries[name].result
 
-    def read(self, name: Name) -> tuple[Came, dict[str, Any]]:
-        """The stored result of a rollout, with input and value in JSON, and the request by which
-        it is scored.  Raises ConfigError if the file has changed."""
+    def read(self, name: Name) -> tuple[Came, dict[str, Any], str]:
+        """The stored result of a rollout, with input and value in JSON, the request by which
+        it is scored, and its digest.  Raises ConfigError if the file has changed."""
         record = record_at(self._path, self._entries[name], check)
+        known = stored_digest(record)
         if is_table(self._path):  # its arrays are bytes
             record = json.loads(line_of(record))
         stored = {each: record.get(each) for each in ("input", "value")}
         came = Came(result_from(record), *map(WrittenJson, stored.values()))
-        return came, {each: restored(value) for each, value in stored.items()}
+        return came, {each: restored(value) for each, value in stored.items()}, known
 
 
 class Came(NamedTuple):
@@ -343,14 +357,15 @@ class Evaluation:
 
         async def ask(name: Name) -> None:
             try:
-                came, asked = await trio.to_thread.run_sync(plan.read, name)
+                came, asked, known = await trio.to_thread.run_sync(plan.read, name)
                 if not plan.may_run(name):
-                    self._keep(came._replace(result=dataclasses.replace(came.result, run=run)))
+                    kept = dataclasses.replace(came.result, run=run, rescored_of=known)
+                    self._keep(came._replace(result=kept))
                     return
                 outcome = await client.outcome(asked, kind="rescore", **options)
             finally:
                 limiter.release_on_behalf_of(name)
-            result = rescored_result(came.result, outcome, run)
+            result = rescored_result(came.result, outcome, run=run, rescored_of=known)
             self._keep(Came(result, came.input, outcome.value))
 
         async with trio.open_nursery() as asking:
