@@ -230,6 +230,15 @@ def test_header_that_says_too_little_was_a_lie_and_nothing_more(count):
         assert "costs more than the" in refusal(cbor_of(body))
 
 
+@pytest.mark.parametrize("count", [0, 1_000, 8_180])
+def test_body_that_fills_a_message_has_a_reader_whatever_it_costs_without_a_header(count):
+    """It was refused where its objects took more than what was left of the message."""
+    value = {"small": [[] for _ in range(count)], "large": bytes(1_500_000)}
+    body = encode(value)
+    assert weight(body) == len(body)
+    assert decode(body, limits=WireLimits(message_bytes=len(body))) == value
+
+
 @pytest.mark.parametrize("large", [b"", bytes(100_000)])
 def test_body_weighs_an_eighth_of_what_its_header_says(large):
     value = {"small": [[] for _ in range(20_000)], "large": large}

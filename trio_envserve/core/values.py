@@ -1084,8 +1084,10 @@ def decode(
         view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
         said, at = cost_said(view)
         view = view[at:]
-        most_bytes = BYTE_COST * len(view) + FREE_BYTES if said is None else said
-        most_bytes = min(most_bytes, BYTE_COST * limits.message_bytes)
+        # As bodies are weighed: one without a header by its length, whatever its objects cost.
+        free_bytes = FREE_BYTES if said is None else 0
+        most_bytes = BYTE_COST * len(view) if said is None else said
+        most_bytes = min(most_bytes, BYTE_COST * limits.message_bytes) + free_bytes
         seen = look(
             view, most_bytes, work=WORK_AT_ONCE if at_once else None, pause=pause or _no_pause
         )
