@@ -58,7 +58,25 @@ def test_the_largest_parts_are_cut_first():
     assert got["b"].startswith("(cut:")
 
 
-@pytest.mark.parametrize("value", [None, "x" * 5000, [1, 2], [{"reward": 1}, 3], (b"x",)])
+def records(*results: Any) -> list[dict[str, Any]]:
+    """The value of a group with these results, and a member that failed."""
+    failed = {"ok": False, "error": {"type": "E", "message": "m", "attempts": 1}}
+    return [*({"ok": True, "value": each} for each in results), failed]
+
+
+def test_a_group_of_many_large_members_is_encoded_few_times():
+    """It was once for each field of a member that had to go."""
+    results = [{"reward": 0.5, "a": [0] * 2000, "b": [1] * 2000} for _ in range(200)]
+    group = records(*results, 7)
+    size = len(values.encode(group))
+    copies = list(smaller(group, size, 20_000, LIMIT))
+    assert len(copies) < 12
+    assert len(values.encode(copies[-1])) < 200_000
+    assert all(each["value"]["reward"] == 0.5 for each in copies[-1][:200])
+    assert copies[-1][200:] == group[200:]
+
+
+@pytest.mark.parametrize("value", [None, "x" * 5000, [1, 2], [{"reward": 1}], records(3), (b"x",)])
 def test_a_value_that_is_no_result_is_not_cut(value: Any):
     assert list(smaller(value, 10_000, 100, LIMIT)) == []
 
@@ -80,11 +98,18 @@ _RESULTS = st.fixed_dictionaries(
 )
 
 
-@given(value=_RESULTS | st.lists(_RESULTS, min_size=1, max_size=3), part=st.floats(0.05, 0.99))
+@given(
+    value=_RESULTS | st.lists(_RESULTS, max_size=3).map(lambda each: records(*each)),
+    part=st.floats(0.05, 0.99),
+)
 def test_whatever_is_cut_the_reward_stays_and_each_loss_is_said(value: Any, part: float):
     size, before = len(values.encode(value)), copy.deepcopy(value)
     for less in smaller(value, size, int(size * part), LIMIT):
-        results, cut = (value, less) if isinstance(value, list) else ([value], [less])
+        results, cut = [value], [less]
+        if isinstance(value, list):
+            assert less[-1] == value[-1], "the error of the one that failed"
+            assert all(each["ok"] is True for each in less[:-1])
+            results, cut = ([each["value"] for each in group[:-1]] for group in (value, less))
         for one, other in zip(results, cut, strict=True):
             assert set(one) <= set(other) <= {*one, "cut"}
             assert all(other[name] == one[name] for name in KEPT & set(one))

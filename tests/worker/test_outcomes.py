@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 import trio
 
+from trio_envserve import open_client, open_server
 from trio_envserve.core import error_records, values
 from trio_envserve.core.errors import ConfigError, ErrorInfo
 from trio_envserve.core.limits import KIB, WireLimits
 from trio_envserve.core.terms import SentBody, Status, Verdict
 from trio_envserve.envs.request import RolloutRequest
 from trio_envserve.foreign import CodeResult
+from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.outcomes import LargeValue, OutcomeMaker
 
@@ -180,6 +182,7 @@ async def test_a_value_may_fill_a_message_and_no_more(autojump_clock: Any) -> No
     assert "WireLimits.message_bytes" in info.message
 
 
+TOKENS = {"segments": [{"token_ids": [1, 2, 3], "logprobs": [-0.5, -0.25, 0.0]}]}
 IMAGE = f"data:image/png;base64,{'iVBORw0K' * 1_000}"
 
 
@@ -188,9 +191,8 @@ def screenshots(count: int, text: str = "") -> dict[str, Any]:
     part = {"type": "image_url", "image_url": {"url": IMAGE}}
     messages = [{"role": "tool", "content": [part, {"type": "text", "text": f"turn {number}"}]}
                 for number in range(count)]  # fmt: skip
-    segments = [{"token_ids": [1, 2, 3], "logprobs": [-0.5, -0.25, 0.0]}]
     return {
-        "reward": 0.5, "metrics": {"turns": count}, "segments": segments,
+        "reward": 0.5, "metrics": {"turns": count}, **TOKENS,
         "completion": messages, "state": {"text": text, "frame": bytes(2_000)},
     }  # fmt: skip
 
@@ -238,12 +240,42 @@ async def test_a_result_too_large_without_its_screenshots_keeps_reward_and_segme
     assert set(got["cut"]["of"]) == {"segments"}
 
 
-async def test_results_of_a_group_are_cut_where_they_are_large(autojump_clock: Any) -> None:
-    got = await value_of(lambda: [screenshots(0), screenshots(9)], 40_000)
-    assert "cut" not in got[0]
-    assert got[0]["state"]["frame"] == bytes(2_000)
-    assert got[1]["cut"]["parts"] >= 5
-    assert [each["reward"] for each in got] == [0.5, 0.5]
+class Played:
+    """An environment with as many screenshots as the input says, and no result below 0."""
+
+    async def run_rollout(self, rollout: Any) -> Any:
+        if rollout.input < 0:
+            raise ValueError("no such game")
+        return screenshots(rollout.input)
+
+
+class PlayedTogether(Played):
+    async def run_group(self, rollouts: Any) -> list[Any]:
+        return [
+            screenshots(each.input) if each.input >= 0 else ValueError("no such game")
+            for each in rollouts
+        ]
+
+
+@pytest.mark.parametrize("environment", [Played, PlayedTogether])
+async def test_results_of_a_group_are_cut_where_they_are_large(environment: type[Played]) -> None:
+    """Its members had lost their rewards and tokens."""
+    wire, network = WireLimits(message_bytes=KIB * KIB), MemoryNetwork()
+    async with (
+        open_server(
+            environment(), workers=0, bind="memory:s", network=network, wire=wire
+        ) as server,
+        open_client(server.address, network=network, wire=wire) as client,
+    ):
+        with trio.fail_after(60):
+            few, many, failed = await client.run_group([0, 200, -1])
+    assert few.value == {"reward": 0.5, "metrics": {"turns": 0}, "completion": [], **TOKENS}
+    assert (many.value["reward"], many.value["metrics"]) == (0.5, {"turns": 200})
+    assert many.value["segments"] == TOKENS["segments"]
+    assert many.value["cut"]["of"].keys() == {"completion"}
+    assert many.value["cut"]["why"].startswith("the group's results had 1")
+    assert many.value["completion"][7]["content"][1] == {"type": "text", "text": "turn 7"}
+    assert "no such game" in str(failed.error)
 
 
 async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:

@@ -8,11 +8,13 @@ that does not fit, and its caller takes the first that does:
 1. the largest binary parts (bytes, arrays, base64, ``data:`` URLs) outside of ``segments`` are
    replaced by a text that says what stood there and its size, as few as seem to be enough;
 2. all binary parts are;
-3. whole fields are, the largest first, but for ``segments`` and those of :data:`KEPT`;
+3. whole fields are, the largest first, but for ``segments`` and those of :data:`KEPT`, as many as
+   seem to be enough, then ever more;
 4. ``segments`` is, too.
 
-Each copy has the field ``cut``, which says what was cut, how much, and the limit.  A group's
-result is a list of results; each of them that lost something has that field.
+Each copy has the field ``cut``, which says what was cut, how much, and the limit.  The value of a
+group is a list of records, ``{"ok": True, "value": result}`` or an error; each result that lost
+something has that field.
 
 Pure: no trio, no clock, no random source.  Only containers and leaves of Python's own types, and
 arrays, are looked into: no code of a value's class runs, but ``nbytes`` of arrays.
@@ -55,19 +57,25 @@ class _Part(NamedTuple):
 def smaller(value: Any, size_bytes: int, most_bytes: int, limit: str) -> Iterator[Any]:
     """Ever smaller copies of a result whose encoding has ``size_bytes``, more than
     ``most_bytes``.  ``limit`` says where that bound comes from.  None of a value that is
-    neither a result (a dict) nor a list of results."""
-    results = value if type(value) is list else [value]
-    if not all(type(each) is dict for each in results):
-        return
+    neither a result (a dict) nor the records of a group."""
+    is_group = _is_group(value)
+    members = [each.get("value") for each in value] if is_group else [value]
+    results = {number: each for number, each in enumerate(members) if type(each) is dict}
 
     def copy(parts: list[_Part]) -> Any:
-        text = f"the result had {size_bytes} bytes, and {limit}"
-        copies = [_copy_of(each, number, parts, text) for number, each in enumerate(results)]
-        return copies if type(value) is list else copies[0]
+        what = "the group's results" if is_group else "the result"
+        text = f"{what} had {size_bytes} bytes, and {limit}"
+        copies = {number: _copy_of(each, number, parts, text) for number, each in results.items()}
+        if not is_group:
+            return copies[0]
+        return [
+            {**each, "value": copies[number]} if number in copies else each
+            for number, each in enumerate(value)
+        ]
 
     binary = [
         part
-        for number, each in enumerate(results)
+        for number, each in results.items()
         for name, inner in each.items()
         if name not in KEPT and name != _SEGMENTS
         for part in _binary(inner, (number, name))
@@ -81,22 +89,42 @@ def smaller(value: Any, size_bytes: int, most_bytes: int, limit: str) -> Iterato
         yield copy(binary[:enough])
     if binary:
         yield copy(binary)
-    for fields in _whole_fields(results):
+    for fields in _whole_fields(results, binary, size_bytes - most_bytes):
         cut = [part for part in binary if part.path[:2] not in {each.path for each in fields}]
         yield copy([*cut, *fields])
 
 
-def _whole_fields(results: list[dict[Any, Any]]) -> Iterator[list[_Part]]:
-    """The fields that are cut as a whole, more and more of them."""
+def _is_group(value: Any) -> bool:
+    """Whether a value is the records of a group's members."""
+    return type(value) is list and all(
+        type(each) is dict and each.keys() in ({"ok", "value"}, {"ok", "error"}) for each in value
+    )
+
+
+def _whole_fields(
+    results: dict[int, dict[Any, Any]], binary: list[_Part], excess_bytes: int
+) -> Iterator[list[_Part]]:
+    """The fields that are cut as a whole where the ``binary`` parts are not enough: as many as
+    seem to be, then more and more of them."""
     parts = [
         _Part(size, (number, name), f"(cut: {size} bytes or so)")
-        for number, each in enumerate(results)
+        for number, each in results.items()
         for name, inner in each.items()
         if name not in KEPT and (size := _weight(inner)) >= _LEAST_BYTES
     ]
     parts.sort(key=lambda part: (part.path[1] == _SEGMENTS, -part.size_bytes))
-    for count in range(1, len(parts) + 1):
+    freed: dict[_Path, int] = {}
+    for part in binary:
+        freed[part.path[:2]] = freed.get(part.path[:2], 0) + part.size_bytes
+    left, count, step = excess_bytes - sum(freed.values()), 0, 1
+    while count < len(parts) and (left > 0 or count == 0):
+        left -= parts[count].size_bytes - freed.get(parts[count].path, 0)
+        count += 1
+    while count < len(parts):
         yield parts[:count]
+        count, step = count + step, 2 * step  # each is encoded, and a group may have thousands
+    if parts:
+        yield parts
 
 
 def _copy_of(result: dict[Any, Any], number: int, parts: list[_Part], text: str) -> Any:
@@ -172,7 +200,7 @@ def _binary_leaf(value: Any) -> tuple[str, int]:
 def _weight(value: Any) -> int:
     """About the size of a value's encoding, in bytes."""
     if type(value) is str:
-        return len(value)
+        return len(value) if value.isascii() else len(value.encode(errors="replace"))
     if type(value) is dict:
         return sum(_weight(key) + _weight(item) for key, item in value.items()) + 1
     if type(value) in (list, tuple):
