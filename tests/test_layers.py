@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options", "pages", "regular_files",
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
-    "trainers": WORDS | {"client", "net.keypairs"},
+    "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client", "retrylab"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import decimal
+import fractions
 import math
 import statistics
 from typing import Any
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from tests.trainers import made
 from trio_envserve import Outcome
+from trio_envserve.evals.records import result_of
+from trio_envserve.trainers.forms import slime_samples, verl_outputs
 from trio_envserve.trainers.samples import (
     NO_LOGPROBS,
     NO_TOKENS,
@@ -27,6 +31,11 @@ FLAWS: dict[str, list[dict[str, Any]]] = {
     "the segment's token ids are no whole numbers": [{"response_ids": [1.5, 2.5, 3.5]}],
 }  # fmt: skip
 """By what is said of a segment: its fields that are wrong."""
+REWARDS = [
+    "1.0", " 7 ", b"3", True, 3, np.float32(0.5), np.array(2.0), np.array([1.0]), {}, [1.0],
+    {"a": 0.5, "b": 1}, {"a": 0.5, "reward": 2}, {"a": "x"}, fractions.Fraction(1, 4),
+    decimal.Decimal("sNaN"), 10**400, math.inf,
+]  # fmt: skip
 NOT_COUNTED = [made.failed(), made.lost(), made.without_reward(), Outcome(value=None)]
 
 
@@ -130,10 +139,11 @@ def test_number_of_a_token_that_was_not_sampled_is_nought():
     ("versions", "oldest", "newest", "staleness"),
     [
         (["4"], 4, 4, 3),
-        (["5", "4", None, "6"], 4, 6, 3),
+        (["5", "4", None, "6"], None, None, None),
         ([7], 7, 7, 0),
         (["default"], None, None, None),
         (["4", "²"], None, None, None),
+        (["4" * 5000], None, None, None),
         ([], None, None, None),
         (None, None, None, None),
     ],
@@ -145,6 +155,37 @@ def test_staleness_is_that_of_the_oldest_weights(
     (sample,) = sampled_rollout(made.answered(1.0, record)).samples
     assert (sample.oldest_version, sample.newest_version) == (oldest, newest)
     assert sample.staleness(7) == staleness
+
+
+@pytest.mark.parametrize(
+    ("spans", "versions", "staleness"),
+    [
+        ([(0, 1, "5"), (1, 2, "9")], ("5", "9"), 4),
+        ([(0, 1, "5")], ("5", None), None),
+        ([(1, 2, "9")], (None, "9"), None),
+        ([(0, 2, "9"), "?", (3,), (0.5, 1, "1")], ("9",), 0),
+        ([], ("4",), 5),
+    ],
+)
+def test_weights_that_changed_within_an_answer_are_all_told(
+    spans: Any, versions: Any, staleness: Any
+):
+    """Only the last of each answer was."""
+    rollout = sampled_rollout(made.answered(1.0, made.segment(version_spans=spans)))
+    (sample,) = rollout.samples
+    assert sample.weight_versions == versions
+    assert sample.staleness(9) == staleness
+    told = [version for version in versions if version is not None]
+    assert slime_samples(rollout, 0)[0]["weight_versions"] == told
+    (output,) = verl_outputs(rollout, step=-1)
+    assert output["extra_fields"]["min_global_steps"] == (-1 if None in versions else int(told[0]))
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=repr)
+def test_reward_is_that_of_an_evaluation(reward: Any):
+    outcome = made.answered(reward)
+    counted = result_of(0, 0, outcome).score
+    assert sampled_rollout(outcome).reward == counted
 
 
 @pytest.mark.parametrize("kind", [list, np.asarray])

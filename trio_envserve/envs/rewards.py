@@ -36,6 +36,13 @@ REWARD = "reward"
 """The entry of named numbers that is the reward, where there is one."""
 
 
+def counted_reward(given: Any) -> float | None:
+    """The reward that an environment means: a number, or named ones; None if it is neither.  It may
+    be infinite or NaN.  Never raises."""
+    named = numbers_of(given)
+    return number_of(given) if named is None else reward_of_named(named)
+
+
 def number_of(value: Any) -> float | None:
     """``value`` as a float, or None if it is not one real number.
 

@@ -77,7 +77,7 @@ def slime_samples(rollout: SampledRollout, rollout_id: int) -> list[dict[str, An
             "rollout_id": rollout_id,
             "remove_sample": bool(sample.masked),
             "status": _slime_status(rollout),
-            "weight_versions": list(sample.weight_versions),
+            "weight_versions": [each for each in sample.weight_versions if each is not None],
             "metadata": {"trio_envserve": ids_of(sample, rollout)},
         }
         for sample in rollout.usable or (rollout.placeholder(),)

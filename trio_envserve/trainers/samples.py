@@ -17,11 +17,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..client.outcome import Outcome
+from ..envs.rewards import counted_reward
+
+_WHOLE = re.compile("[0-9]{1,18}")
 
 EPSILON = 1e-6
 """Added to the standard deviation, as trainers do, so that equal rewards divide by something."""
@@ -56,8 +60,9 @@ class Sample:
     """Log-probabilities of the response tokens; 0.0 where the mask is 0."""
     reward: float | None
     """The reward of the rollout, the same in all its segments; None if it does not count."""
-    weight_versions: tuple[str, ...] = ()
-    """The versions of the weights that sampled it, as far as the endpoint says, in order."""
+    weight_versions: tuple[str | None, ...] = ()
+    """The versions of the weights that sampled it, in order, also where they changed within an
+    answer; None where the endpoint does not say."""
     turns: int = 1
     """The number of the model's answers in it."""
     masked: str = ""
@@ -235,24 +240,21 @@ def reward_of(outcome: Outcome) -> tuple[float | None, str]:
     value = outcome.value
     if not isinstance(value, Mapping):
         return None, f"the result is no mapping with a reward, but a {type(value).__name__}"
-    reward = value.get("reward")
-    if reward is None:
+    given = value.get("reward")
+    if given is None:
         why = value.get("no_reward")
         return None, f"the result has no reward{f': {why}' if why else ''}"
-    try:
-        number = float(reward)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        return None, f"the reward is no finite number: {reward!r:.100}"
+    number = counted_reward(given)
+    if number is None or not math.isfinite(number):
+        return None, f"the reward is no finite number: {given!r:.100}"
     return number, ""
 
 
 def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:
     fields = record if isinstance(record, Mapping) else {}
-    prompt, response, mask, numbers, versions = (
+    prompt, response, mask, numbers = (
         _plain(fields.get(name))
-        for name in ("prompt_ids", "response_ids", "response_mask", "logprobs", "weight_versions")
+        for name in ("prompt_ids", "response_ids", "response_mask", "logprobs")
     )
     masked = masked or _flaw(prompt, response, mask)
     if logprobs:
@@ -269,8 +271,26 @@ def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:
     return Sample(
         **head, prompt_ids=prompt, response_ids=response, response_mask=list(map(int, mask)),
         logprobs=told if logprobs else None, masked=masked, turns=_turns(fields.get("turns")),
-        weight_versions=tuple(str(version) for version in versions if version is not None),
+        weight_versions=tuple(_versions(fields, mask)),
     )  # fmt: skip
+
+
+def _versions(fields: Mapping[Any, Any], mask: list[Any]) -> Iterator[str | None]:
+    """The versions of the weights that sampled a segment: by its tokens, or else by its turns."""
+    spans = _plain(fields.get("version_spans"))
+    if not spans:
+        turns = _plain(fields.get("weight_versions"))
+        yield from (None if version is None else str(version) for version in turns)
+    end = 0
+    for span in spans:
+        match _plain(span):
+            case [int(first), int(last), version]:
+                if 1 in mask[end:first]:
+                    yield None
+                yield str(version)
+                end = last
+    if spans and 1 in mask[end:]:
+        yield None
 
 
 def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
@@ -317,7 +337,7 @@ def _turns(turns: Any) -> int:
     return 1
 
 
-def _numbers(versions: tuple[str, ...]) -> list[int]:
+def _numbers(versions: tuple[str | None, ...]) -> list[int]:
     """Versions as whole numbers; none unless all are."""
-    whole = all(version.isascii() and version.isdecimal() for version in versions)
-    return [int(version) for version in versions] if whole else []
+    told = [each for each in versions if each is not None and _WHOLE.fullmatch(each)]
+    return list(map(int, told)) if len(told) == len(versions) else []

@@ -55,6 +55,7 @@ from ...client.options import Encoded
 from ...core.endings import ENDINGS
 from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
+from ...envs.rewards import counted_reward
 from ..bounds import Bound
 from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
@@ -158,8 +159,8 @@ def _is_number(value: object) -> bool:
 
 def answer_of(row: RolloutRow, result: object) -> dict[str, Any]:
     """The answer to a row.  Problem if the environment's result will not do."""
-    reward = _number(result.get("reward")) if isinstance(result, dict) else None
-    if reward is None:
+    reward = counted_reward(result.get("reward")) if isinstance(result, dict) else None
+    if reward is None or not math.isfinite(reward):
         raise Problem("no-reward", "the result of the environment has no reward that is a number")
     assert isinstance(result, dict)
     response = result.get("response")
@@ -187,14 +188,6 @@ def _said(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
     names = [name for name in own if isinstance(name, str)] if isinstance(own, list) else []
     found = sorted({*row.not_heeded, *(name for name in names if not name.startswith("_ng_"))})
     return {"not_heeded": found} if found else {}
-
-
-def _number(value: object) -> float | None:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # whatever it is: numpy's, too
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) and not isinstance(value, str) else None
 
 
 # -- the rows of a door -----------------------------------------------------------------
