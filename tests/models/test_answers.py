@@ -334,6 +334,22 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "text without tokens": (
         plain(whole(token_ids=[])), Again(BrokenNumbers, "no token ids for what it sampled"),
     ),
+    "fewer tokens than were sampled": (
+        plain({**whole(token_ids=[1]), "usage": {"completion_tokens": 5}}),
+        Again(BrokenNumbers, "1 token ids for 5 sampled tokens"),
+    ),
+    "SGLang: fewer tokens than were sampled": (
+        plain({**whole(), "sglext": {"output_ids": [[1]]}, "usage": {"completion_tokens": 5}}),
+        Again(BrokenNumbers, "1 token ids for 5 sampled tokens"),
+    ),
+    "a thought without tokens": (
+        plain(whole({"content": None, "reasoning_content": "Hm"}, token_ids=[])),
+        Again(BrokenNumbers, "no token ids for what it sampled"),
+    ),
+    "nothing, of tokens that were counted": (
+        plain({**whole({"content": ""}, token_ids=[]), "usage": {"completion_tokens": 3}}),
+        Again(BrokenNumbers, "0 token ids for 3 sampled tokens"),
+    ),
     "tokens after a prompt of none": (
         plain({**whole(token_ids=[1]), "prompt_token_ids": []}),
         Again(BrokenNumbers, "no token ids for what it read"),

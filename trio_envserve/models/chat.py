@@ -269,7 +269,6 @@ class _Draft:
         self._usage: Mapping[str, Any] = {}
         self._version_starts: list[tuple[int, str]] = []
         self._per_token: dict[str, list[Any]] = {}
-        self._streamed_ids = False
         self._model = ""
 
     def add(self, body: Mapping[str, Any], field: str) -> None:
@@ -336,7 +335,6 @@ class _Draft:
         if choice.get("finish_reason") is not None and self._is_good(self.finish_reason):
             self.finish_reason = str(choice["finish_reason"])
         if choice.get("token_ids") is not None:
-            self._streamed_ids = field == "delta"
             self._response_ids = self._response_ids or array.array("i")
             self._response_ids.extend(_ids(choice["token_ids"]))
         for name in self._endpoint.per_token:
@@ -394,11 +392,11 @@ class _Draft:
             text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
             raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
         counted = _count(self._usage.get("completion_tokens"))
-        if ids is not None and not ids and (text or calls):
+        if ids is not None and not ids and (text or calls or self._reasoning):
             raise _broken("gave no token ids for what it sampled")
         if ids and self._prompt_ids is not None and not self._prompt_ids:
             raise _broken("gave no token ids for what it read")
-        if ids is not None and self._streamed_ids and len(ids) < (counted or 0):
+        if ids is not None and len(ids) < (counted or 0):
             raise _broken(f"gave {len(ids)} token ids for {counted} sampled tokens")
         for name, items in self._per_token.items():
             if ids is not None and len(items) != len(ids):
