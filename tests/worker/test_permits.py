@@ -197,7 +197,7 @@ async def test_a_rollout_that_claims_too_many_is_told_so():
             await runner.run(request(), request_id="ab#0")
         assert not runner._permits._waiting
     text = repr(caught.value.exception) + repr(getattr(caught.value.exception, "exceptions", ""))
-    assert f"at most {EXECUTION_CLAIMS} permits at once" in text
+    assert f"an execution has at most {EXECUTION_CLAIMS} permits at once, all members" in text
     assert "'places' is not claimed" in text
 
 

@@ -134,8 +134,9 @@ class ExecutionPermits:
         RuntimeError if it claims too many."""
         if len(self._claims) + self._waiting >= EXECUTION_CLAIMS:
             raise RuntimeError(
-                f"a rollout has at most {EXECUTION_CLAIMS} permits at once, those included for "
-                f"which it waits: {claimed.name.partition(':')[2]!r} is not claimed"
+                f"an execution has at most {EXECUTION_CLAIMS} permits at once, all members of a "
+                f"group together, those included for which it waits: "
+                f"{claimed.name.partition(':')[2]!r} is not claimed"
             )
         self._waiting += 1
         try:
