@@ -102,6 +102,21 @@ async def test_same_command_goes_on_and_another_evaluation_does_not(tmp_path: Pa
     assert (compared.last["rewards"]["inputs"], compared.last["rewards"]["mean"]) == (8, 0.0)
 
 
+async def test_results_under_a_grace_go_with_no_other_limits(tmp_path: Path):
+    """A late rollout gives what it has by then, and was counted beside whole ones."""
+    echo(tmp_path)
+    ask = ("eval", "echo:Echo", "-n", "2", *HERE)
+    late = ("--timeout-s", "100", "--grace-s", "1", "--output", "late.jsonl")
+    assert (await run(tmp_path, *ask, *late)).code == 0
+    assert (await run(tmp_path, *ask, *late)).last["resumed"] == 2
+    for other in ((), ("--timeout-s", "90"), ("--grace-s", "2"), ("--limit", "execution_s=50")):
+        done = await run(tmp_path, *ask, *(late if other else late[-2:]), *other)
+        assert (done.code, "results of another evaluation" in done.err) == (2, True), done.err
+    for more in ((), ("--timeout-s", "90")):  # these may go up where rollouts ended in errors
+        done = await run(tmp_path, *ask, "--output", "r.jsonl", *more)
+    assert (done.code, done.last["resumed"]) == (0, 2), done.err
+
+
 RANKS = """
 class Ranks:
     def inputs(self, n, seed): return [{"start": seed + i} for i in range(n)]

@@ -247,6 +247,10 @@ class Eval(WithEndpoints):
         size = self.repeat if self.group else None
         if self.working_s is not None:  # a part of what is asked; runs before it had none
             about["working_s"] = self.working_s
+        if self.grace_s is not None:  # what a late rollout gives depends on when it is late
+            late = ("timeout_s", "execution_s", "grace_s")
+            about["late"] = {name: self.call()[name] for name in late}
+            about["late"]["limit_s"] = self.server.get("limits", {}).get("execution_s")
         return {**about, "environment": self.environment, "args": self.args, "group": size}
 
     def check(self) -> None:
