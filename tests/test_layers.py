@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": set(),
     "pages": set(),
     "removal": set(),
+    "turns": set(),
     "retrylab": set(),
     # What is declared once: records of options, for functions, files, the command and the docs.
     "options": {"core.errors", "near"},
@@ -46,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"core.strict_cbor", "regular_files", *WORDS},
     "models": WORDS | {
         "redaction", "core.durations", "foreign", "near", "options", "regular_files",
-        "tracing",
+        "tracing", "turns",
     },
     # Where rollouts run what they do not trust.
     "sandboxes": WORDS | {"near", "commands", "removal"},
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
-        "redaction", "removal", "tracing", "otlp", "commands",
+        "redaction", "removal", "tracing", "otlp", "commands", "turns",
     },
     "host": {"core", "net", "envs", "worker", "commands", "redaction"},
     "server": {
@@ -64,10 +65,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options",
     },
     "launchers": {"core", "host", "server"},
-    "client": {"core", "core.values", "net", "envs", "tracing"},
+    "client": {"core", "core.values", "net", "envs", "tracing", "turns"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
-        "options", "pages", "regular_files",
+        "options", "pages", "regular_files", "turns",
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
     "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},

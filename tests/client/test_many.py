@@ -11,9 +11,8 @@ import trio
 import trio.testing
 
 from tests.memory import Probe, echo, pair, virtual
-from trio_envserve import ConfigError, Rollout, ServerLimits
+from trio_envserve import ConfigError, Rollout, ServerLimits, turns
 from trio_envserve.client import Client, Outcome, shell
-from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(200)]
 

@@ -12,13 +12,12 @@ import pytest
 import trio
 
 from tests.memory import echo, pair
-from trio_envserve import Client, NotEncodable, OutcomeNotDecodable
+from trio_envserve import Client, NotEncodable, OutcomeNotDecodable, turns
 from trio_envserve.client.options import HASHED_AT_ONCE, Asked, checked
 from trio_envserve.client.shell import encode, run_encoded
 from trio_envserve.core import values
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
 

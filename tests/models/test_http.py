@@ -2,6 +2,8 @@
 
 import array
 import contextlib
+import dataclasses
+import json
 import os
 import random
 import re
@@ -16,8 +18,9 @@ from tests.cli.commands import until
 from tests.connections import held_port
 from tests.endpoint import Cut, Endpoint, Reply, Status, prompt_tokens, serve
 from tests.models.helpers import HANG_S, HELLO, NO_PAUSE, opened, scripted, served
+from trio_envserve import turns
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.models import ModelError, http, patience
+from trio_envserve.models import ModelError, chat, http, patience
 from trio_envserve.models.endpoints import Endpoint as Where
 from trio_envserve.models.http import HttpModel
 from trio_envserve.models.interface import AskingRollout
@@ -32,6 +35,35 @@ AS_SGLANG = {
 
 async def ask(model, messages=HELLO, **sampling_args):
     return await model.complete(messages, name="m", sampling_args=sampling_args)
+
+
+async def test_a_large_answer_is_read_in_a_thread_that_lets_the_loop_run(monkeypatch):
+    """One of 9 MiB kept the loop of the worker, and all its rollouts, for 200 ms."""
+    count = 2_000
+    tokens = [
+        {"token": "abc", "logprob": -0.25 * (number % 8), "bytes": [97, 98, 99],
+         "top_logprobs": [{"token": "abc", "logprob": -0.5, "bytes": [97]}] * 2}
+        for number in range(count)
+    ]  # fmt: skip
+    choice = {
+        "index": 0, "finish_reason": "stop", "token_ids": list(range(count)),
+        "message": {"role": "assistant", "content": "x" * http.AT_ONCE_BYTES},
+        "logprobs": {"content": tokens},
+    }  # fmt: skip
+    body = {"choices": [choice], "prompt_token_ids": [1, 2]}
+    data = json.dumps(body).encode()
+    given = []
+    monkeypatch.setattr(turns, "_TURN_S", 0.0)
+    monkeypatch.setattr(turns, "_nothing", lambda: given.append("turn"))
+    async with served(scripted(Status(200, data, {"content-type": "application/json"}))) as model:
+        answer = await ask(model)
+    assert len(given) > 3 * count, "one at each number and object"
+    assert answer == dataclasses.replace(
+        chat.read_answer(data, Where(url="http://x/v1")), requests=1
+    )
+    assert answer.response_ids == array.array("i", range(count))
+    assert answer.logprobs is not None
+    assert list(answer.logprobs) == [token["logprob"] for token in tokens]
 
 
 @pytest.mark.parametrize("stream", [False, True])

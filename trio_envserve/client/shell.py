@@ -58,8 +58,8 @@ from ..core.notes import Note
 from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
 from ..core.terms import ID_BYTES, Body, SentBody, Status
-from ..envs.turns import Threads
 from ..net import unwrap_single
+from ..turns import Threads
 from .driver import Driver, Ended, OnDelta, OnNote
 from .options import (
     DEFAULT_NAMESPACE,

@@ -22,7 +22,7 @@ import array
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
@@ -171,9 +171,11 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} has no JSON")
 
 
-def read_answer(data: bytes, endpoint: Endpoint) -> Completion:
-    """A whole answer.  Raises :class:`ChatProblem`."""
-    body = parsed(data)
+def read_answer(
+    data: bytes, endpoint: Endpoint, pause: Callable[[], None] | None = None
+) -> Completion:
+    """A whole answer.  ``pause`` is called now and then.  Raises :class:`ChatProblem`."""
+    body = parsed(data, pause)
     draft = _Draft(endpoint)
     draft.add(body, "message")
     if not draft.chosen:
@@ -425,13 +427,20 @@ class _Draft:
 # -- values that anybody may have written -----------------------------------------
 
 
-def parsed(data: bytes) -> Mapping[str, Any]:
-    """A JSON object.  Raises :class:`ChatProblem`."""
+def parsed(data: bytes, pause: Callable[[], None] | None = None) -> Mapping[str, Any]:
+    """A JSON object.  Raises :class:`ChatProblem`.  With ``pause`` it lacks what
+    nobody reads beside log-probabilities: the garbage collector would look at it for long."""
     # A tiny list takes many times the memory of its two bytes.
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
         raise ChatProblem(f"the answer has more than {MAX_CONTAINERS} lists and objects")
+    hooks: dict[str, Any] = {}
+    if pause is not None:
+        hooks = {
+            "parse_int": _after(pause, int), "parse_float": _after(pause, float),
+            "object_hook": _after(pause, _less),
+        }  # fmt: skip
     try:
-        body = json.loads(data)
+        body = json.loads(data, **hooks)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ValueError) and data.lstrip()[:1] in (b"", b"{"):
             raise _cut(f"broke off its answer: {excerpt(data)}") from None
@@ -439,6 +448,24 @@ def parsed(data: bytes) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise ChatProblem(f"the answer is not an object: {excerpt(data)}")
     return body
+
+
+def _after(pause: Callable[[], None], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Read a part of JSON after a pause."""
+
+    def read_after(part: Any) -> Any:
+        pause()
+        return read(part)
+
+    return read_after
+
+
+def _less(part: dict[str, Any]) -> dict[str, Any]:
+    """An object, without what an engine says of a token beside its log-probability."""
+    if "logprob" in part:
+        part.pop("top_logprobs", None)
+        part.pop("bytes", None)
+    return part
 
 
 def _list(value: object, name: str) -> list[Any]:

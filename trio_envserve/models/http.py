@@ -42,6 +42,7 @@ from ..core.errors import ConfigError
 from ..core.limits import MIB, PERMIT_NAME_BYTES
 from ..regular_files import read_regular
 from ..tracing import here
+from ..turns import Threads
 from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
 from .interface import Asking, AskingRollout, Completion, Messages, Model, ModelError, RolloutModel
@@ -57,6 +58,9 @@ _log = logging.getLogger("trio_envserve.models")
 MAX_ANSWER_BYTES = 16 * MIB
 """Most bytes of a whole answer, and of one event of a stream.  32,000 tokens with
 log-probabilities have some 5 MiB."""
+
+AT_ONCE_BYTES = MIB
+"""Size of the largest whole answer that is read in the loop, which takes some 10 ms."""
 
 MAX_STREAM_BYTES = 256 * MIB
 """Most bytes of a streamed answer."""
@@ -121,6 +125,7 @@ class HttpModel(RolloutModel):
         self._key = endpoint.key()
         self._jitter = jitter or random.Random()
         self._places = trio.Semaphore(endpoint.concurrency)
+        self._threads = Threads()
         self._opening = trio.Lock()
         self._pool: list[_Part] = []
         self._untold = 0
@@ -321,7 +326,12 @@ class HttpModel(RolloutModel):
                 return await self._streamed(response, first)
             parts: list[bytes] = []
             await read_body(response, MAX_ANSWER_BYTES, parts.append)
-            return chat.read_answer(b"".join(parts), self._endpoint)
+            data = b"".join(parts)
+            if len(data) <= AT_ONCE_BYTES:
+                return chat.read_answer(data, self._endpoint)
+            return await self._threads.run(
+                lambda pause: chat.read_answer(data, self._endpoint, pause)
+            )
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
 

@@ -30,9 +30,9 @@ from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict
 from ..envs.cutting import smaller
 from ..envs.late import Late
 from ..envs.request import RolloutRequest
-from ..envs.turns import Threads
 from ..models.waits import EndpointWaits
 from ..redaction import found_in
+from ..turns import Threads
 from .failures import (
     EnvironmentFailure,
     code_of,

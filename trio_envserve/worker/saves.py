@@ -10,7 +10,7 @@ An execution has one unanswered save at most; who saves meanwhile waits.  A call
 while it waits leaves its save under way: it may become safe all the same.  So the next attempt
 begins when that is answered.
 
-Large states are encoded and decoded in a thread, in pieces (:mod:`trio_envserve.envs.turns`).
+Large states are encoded and decoded in a thread, in pieces (:mod:`trio_envserve.turns`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..core.limits import SAVE_BYTES, WireLimits
 from ..core.terms import Body, SentBody, weight
 from ..core.worker import ENDED, BeginRun, too_large
 from ..envs.saves import SaveRefused
-from ..envs.turns import Threads
+from ..turns import Threads
 from .carriers import CodeCarrier, Work
 
 

@@ -29,7 +29,6 @@ from ...core.arrays import RawArray
 from ...core.limits import KIB, WireLimits
 from ...core.terms import BYTE_COST, COST_HEADER, cost_said
 from ...core.values import written_head
-from ...envs.turns import Threads
 from ...json_values import (
     Malformed,
     Pause,
@@ -39,6 +38,7 @@ from ...json_values import (
     restored,
     weight,
 )
+from ...turns import Threads
 from .guard import Headers
 from .limits import HttpLimits
 from .problems import Problem

@@ -8,8 +8,8 @@ import threading
 import pytest
 import trio
 
-from trio_envserve.envs import turns
-from trio_envserve.envs.turns import Threads
+from trio_envserve import turns
+from trio_envserve.turns import Threads
 
 
 @pytest.fixture
