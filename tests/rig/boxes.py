@@ -1,7 +1,9 @@
-"""Kill -9 of server and workers while rollouts have boxes: each that was made is removed, once.
+"""Kill -9 of servers, workers and hosts while rollouts have boxes: each that was made is removed,
+once.
 
 ``python -m tests.rig.boxes --kills 100 --rollouts 1000`` prints the figures, and exits with 0 only
-if there is no problem.
+if there is no problem.  With ``--hosts 2`` the workers are on two hosts, and kills fall on hosts,
+on guards, and on hosts with all of their guards, too.
 
 The provider is a folder with one folder for each box, and a log to which it adds a synced line when
 a box is made, and when removing it begins and has ended.  It alone is judged: never what the server
@@ -15,20 +17,23 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, final
 
 import trio
 
-from trio_envserve import CallError, ClientLimits, Rollout, ServerNotReady, open_client
-from trio_envserve.lab.killer import Act, Killer, Victim, kept
+from tests.rig.samples import Pool
+from trio_envserve import CallError, ClientLimits, Rollout, open_client
+from trio_envserve.lab.killer import Act, HeldVictim, Killer, Victim, kept
 from trio_envserve.lab.logs import EventLog
-from trio_envserve.lab.processes import Process, serve_process, until
+from trio_envserve.lab.processes import Process, join_process, serve_process, until
 from trio_envserve.testing.proxy import FaultProxy
 
 PROVIDER = "boxes.log"
@@ -40,6 +45,11 @@ CALM_S = 60.0
 """Time after the last rollout in which all boxes must be gone, in seconds."""
 PAUSE_S = 0.6
 """Between two kills, on average, in seconds."""
+KILLS = (("server", "kill"), *[("worker", "kill")] * 3)
+KILLS_OF_HOSTS = (
+    ("host", "kill"), ("host", "kill"), ("host", "kill with guards"), ("guard", "kill"),
+)  # fmt: skip
+"""What a kill falls on, drawn from these."""
 
 
 # -- the provider, in worker processes ----------------------------------------------------
@@ -95,46 +105,55 @@ class Field:
     def __init__(self, folder: Path, server: Process) -> None:
         self.log = EventLog(folder / "events.jsonl")
         self.server = server
-        self.workers: list[int] = []
-        """As the server has said last."""
+        self.hosts: list[Process] = []
+        self._folder = folder
 
     def victims(self, of: str, how: str) -> list[Victim]:
         """The processes of a kind that are there."""
-        if of == "server":
-            return [Victim("server", self.server.pid, self.server)] if self.server.living else []
-        return [Victim(f"worker {pid}", pid, None) for pid in self.workers if _lives(pid)]
+        above = [each for each in self.hosts or [self.server] if each.living]
+        match of:
+            case "server":
+                return [Victim(of, self.server.pid, self.server)] if self.server.living else []
+            case "host":
+                return [Victim(of, host.pid, host) for host in above]
+            case "guard":
+                pids = [pid for each in above for pid in self._pool(each.pid).guards]
+            case _:
+                pids = [pid for each in above for pid in self._pool(each.pid).workers]
+        return [Victim(f"{of} {pid}", pid, None) for pid in pids]
+
+    def _pool(self, pid: int) -> Pool:
+        return Pool.at(self._folder, pid)
+
+    async def kill_with_guards(self, act: Act, held: HeldVictim) -> None:
+        """Kill a host and its guards at once, so nobody is left to end what workers started."""
+        for pid in (held.pid, *self._pool(held.pid).guards):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        held.signal(signal.SIGKILL)  # known to whoever starts it again
+        await held.wait_ended()
 
 
-def _lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
-async def run(folder: Path, rollouts: int, kills: int, seed: int) -> dict[str, Any]:
+async def run(folder: Path, rollouts: int, kills: int, seed: int, hosts: int = 0) -> dict[str, Any]:
     """The figures of a run; its ``problems`` are to be empty."""
     (folder / "boxes").mkdir()
     os.environ["BOXES"] = str(folder)
     server = serve_process(
         "tests.rig.boxes:rollout", folder, "--journal", str(folder / "journal"), workers=3,
-        limits=LIMITS,
+        hosted=hosts > 0, limits=LIMITS, cwd=folder,
     )  # fmt: skip
     field, done, rng = Field(folder, server), 0, random.Random(seed)
-    killer, slots = Killer(field), trio.CapacityLimiter(24)
+    killer = Killer(field, {"kill with guards": field.kill_with_guards})
+    slots, fell = trio.CapacityLimiter(24), Counter[str]()
     limits = ClientLimits(recovery_s=600.0, start_s=120.0)
-    async with (
-        kept(server, "server", field.log),
-        open_client(server.said["address"], limits=limits) as client,
-    ):
-
-        async def look() -> None:
-            while True:
-                with trio.move_on_after(5):
-                    try:
-                        stats = await client.stats(timeout_s=3)
-                    except (CallError, ServerNotReady):
-                        stats = None
-                    if stats is not None:
-                        field.workers = [w.pid for w in stats.per_worker if w.pid is not None]
-                await trio.sleep(0.2)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(kept(server, "server", field.log))
+        for number in range(hosts):
+            host = join_process(server.said["hosts"], 2, folder, name=f"h{number}", cwd=folder)
+            await stack.enter_async_context(kept(host, "host", field.log))
+            field.hosts.append(host)
+        opened = open_client(server.said["address"], limits=limits)
+        client = await stack.enter_async_context(opened)
 
         async def call(number: int) -> None:
             nonlocal done
@@ -148,23 +167,20 @@ async def run(folder: Path, rollouts: int, kills: int, seed: int) -> dict[str, A
                     break
                 done += 1
 
-        async with trio.open_nursery() as looking:
-            looking.start_soon(look)
-            async with trio.open_nursery() as nursery:
-                for number in range(rollouts):
-                    nursery.start_soon(call, number)
-                for number in range(kills):
-                    await until(lambda n=number: done >= n * rollouts // (kills + 1))  # type: ignore[misc]
-                    await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
-                    of = rng.choice(("server", "worker", "worker", "worker"))
-                    await killer.carry_out(Act(0.0, of, "kill", rng.random()))
-            ended_s = time.monotonic()
-            with trio.move_on_after(CALM_S):
-                while os.listdir(folder / "boxes"):  # noqa: ASYNC110  # other processes
-                    await trio.sleep(0.1)
-            looking.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            for number in range(rollouts):
+                nursery.start_soon(call, number)
+            for number in range(kills):
+                await until(lambda n=number: done >= n * rollouts // (kills + 1))  # type: ignore[misc]
+                await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
+                of, how = rng.choice(KILLS + KILLS_OF_HOSTS if hosts else KILLS)
+                fell[f"{of} {how}"] += await killer.carry_out(Act(0.0, of, how, rng.random()))
+        ended_s = time.monotonic()
+        with trio.move_on_after(CALM_S):
+            await until(lambda: not os.listdir(folder / "boxes"))
+        calm_s = round(time.monotonic() - ended_s, 1)
     return {
-        "rollouts": done, "kills": killer.done, "calm_s": round(time.monotonic() - ended_s, 1),
+        "rollouts": done, "kills": killer.done, "fell": dict(fell), "calm_s": calm_s,
         **judged(folder),
     }  # fmt: skip
 
@@ -207,9 +223,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hosts", type=int, default=0)
     given = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
-        figures = trio.run(run, Path(folder), given.rollouts, given.kills, given.seed)
+        figures = trio.run(run, Path(folder), given.rollouts, given.kills, given.seed, given.hosts)
     print(json.dumps(figures))
     return 1 if figures["problems"] else 0
 

@@ -14,10 +14,11 @@ from tests.rig.boxes import PROVIDER, judged, run
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_g13_boxes_are_removed_once_whoever_is_killed(tmp_path: Path):
-    figures = trio.run(run, tmp_path, 120, 6, 1)
+@pytest.mark.parametrize(("hosts", "kills"), [(0, 6), (2, 12)])
+def test_g13_boxes_are_removed_once_whoever_is_killed(tmp_path: Path, hosts: int, kills: int):
+    figures = trio.run(run, tmp_path, 120, kills, 1, hosts)
     assert figures["problems"] == []
-    assert (figures["rollouts"], figures["kills"]) == (120, 6)
+    assert (figures["rollouts"], figures["kills"]) == (120, kills)
     assert figures["made"] == figures["removed"] >= 120
 
 
