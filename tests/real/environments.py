@@ -380,7 +380,7 @@ class Locked:
 
 class Bookings:
     """Books a seat with each turn, and says before each which one it will be.  At turn ``at`` of
-    its input its first life waits for ever, having booked (``booked``) or not."""
+    its input each of its first ``lives`` waits for ever, having booked (``booked``) or not."""
 
     TURNS = 40
 
@@ -398,9 +398,9 @@ class Bookings:
         key = asked["key"]
         with self.stage.life(key) as overlap:
             with self._log.record(rollout, key=key, overlap=overlap):
-                return await self._book(rollout, key, asked["at"], booked=asked["booked"])
+                return await self._book(rollout, key, asked["booked"])
 
-    async def _book(self, rollout: Rollout, key: str, at: int, *, booked: bool) -> Any:
+    async def _book(self, rollout: Rollout, key: str, booked: bool) -> Any:
         done, doubts = 0, []
         if rollout.saved is not None:
             done, doubts = rollout.saved.state["done"], rollout.saved.state["doubts"]
@@ -409,19 +409,21 @@ class Bookings:
             done += self.booked(key)[-1:] == [done + 1]  # only of this one it must look
         for turn in range(done + 1, self.TURNS + 1):
             await rollout.save({"done": turn - 1, "doubts": doubts}, doing=f"books seat {turn}")
-            waits = turn == at and self.stage.first(f"{key}.waits")
-            if waits and not booked:
-                await self._wait(key)
+            if not booked:
+                await self._wait(rollout, key, turn)
             self._take(key, turn)
-            if waits and booked:
-                await self._wait(key)
+            if booked:
+                await self._wait(rollout, key, turn)
         return {"key": key, "doubts": doubts}
 
     def _take(self, key: str, turn: int) -> None:
         with open(self.stage.file(f"{key}.seats"), "a", encoding="ascii") as seats:
             seats.write(f"{turn}\n")
 
-    async def _wait(self, key: str) -> None:
-        self.stage.put(f"{key}.at")
+    async def _wait(self, rollout: Rollout, key: str, turn: int) -> None:
+        """Wait if it is the turn at which this life waits."""
+        lives = [f"{key}.at-{life}" for life in range(rollout.input["lives"])]
+        if turn != rollout.input["at"] or not any(map(self.stage.first, lives)):
+            return
         while not self.stage.exists(f"{key}.on"):
             await trio.sleep(POLL_S)
