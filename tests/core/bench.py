@@ -169,7 +169,8 @@ class Bench:
         works, worker = self.works, self.worker
         works.queue.remove(work)
         after = works.starts(work, (worker.incarnation, worker.next_number))
-        execution = works.dispatches.dispatch(work.account, work, worker, self.now_s, after)
+        execution = works.dispatches.start(work.account, work, worker, self.now_s, after)
+        works.dispatches.send(execution)
         works.dispatched(work, execution)
         assert self.turn() == []
         return execution

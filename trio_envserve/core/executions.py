@@ -46,7 +46,7 @@ from . import messages
 from .account import Account, Accounts
 from .clock import AwakeClock
 from .journal import Journal
-from .messages import Dispatch, Fetch, Statement
+from .messages import Fetch, Statement
 from .permits import PermitClaim, Permits
 from .ranges import Ranges
 from .requests import Suspicion
@@ -54,13 +54,11 @@ from .router_effects import RouterEffect, ToWorker
 from .scope import HeldResource, Resources
 from .spoilt import Results
 from .terms import (
-    Body,
     BodyParts,
     Incarnation,
     RequestId,
     SentBody,
     SessionId,
-    whole,
     worker_name,
 )
 
@@ -70,15 +68,13 @@ class Job(Protocol):
 
     account: Account
     number: int
-    body: Body | None
+    body: SentBody | None
     execution: Any
     executions: int
     allowance: int
     traceparent: str | None
     queued_s: float
     suspicion: Suspicion | None
-    saved: Body | None
-    last_save: int
 
     @property
     def id(self) -> RequestId:
@@ -105,9 +101,8 @@ class Execution:
     not know it.  Opaque here."""
     sequence: int
     dispatched_s: float
-    dispatch: Dispatch | None
     body: SentBody | None
-    """Body to send again if the dispatch was lost; None once the worker has it."""
+    """Body of its dispatch; None once the worker has it, or if it is not sent."""
     is_wanted: bool = True
     """Whether its work still waits for its outcome: not once that is answered or closed."""
     serial: int = 0
@@ -233,8 +228,7 @@ class Worker:
 
     def start(self, session: Account, work: Job, now_s: float) -> Execution:
         """Number a new execution of a work; the caller encodes and sends the dispatch."""
-        body = work.body if work.saved is None else _with_state(work)
-        execution = Execution(self, self.next_number, session, work, work.number, now_s, None, body)
+        execution = Execution(self, self.next_number, session, work, work.number, now_s, work.body)
         self.next_number += 1
         self.live[execution.number] = execution
         self.running += 1
@@ -242,14 +236,14 @@ class Worker:
         session.live_executions += 1
         return execution
 
-    def take_back(self, number: int, session: Account, work: Job | None, now_s: float) -> Execution:
+    def take_back(
+        self, number: int, session: Account, work: Job | None, now_s: float, saves: int = 0
+    ) -> Execution:
         """Enter an execution that an earlier epoch has dispatched here; without a work it is to
         stop.  They are entered in the order of their numbers, before any other."""
-        sequence, body, saves = 0, None, 0
-        if work is not None:
-            sequence, body, saves = work.number, _with_state(work), work.last_save
+        sequence, body = (0, None) if work is None else (work.number, work.body)
         execution = Execution(
-            self, number, session, work, sequence, now_s, None, body, taken_back=True, saves=saves
+            self, number, session, work, sequence, now_s, body, taken_back=True, saves=saves
         )
         self.live[number] = execution
         self.running += 1
@@ -317,13 +311,6 @@ class Worker:
         return next((e.stop_s for e in self.stopping.values()), None)
 
 
-def _with_state(work: Job) -> SentBody | None:
-    """The body of a dispatch of a work: its input, and the state that was saved last."""
-    if work.saved is None or work.body is None:
-        return work.body
-    return BodyParts((work.body, work.saved))  # joined when it is sent, and not before
-
-
 # -- the dispatches of a router ----------------------------------------------------------
 
 
@@ -348,21 +335,33 @@ class Dispatches:
         self._count = 0
         """Number of executions that were ever started."""
 
-    def dispatch(
-        self, session: Account, work: Job, worker: Worker, now_s: float, after: int = 0,
-        late_at: float | None = None,
-    ) -> Execution:  # fmt: skip
-        """Number an execution of a work, and send it once the first ``after`` records of the
-        journal are safe."""
+    def start(
+        self, session: Account, work: Job, worker: Worker, now_s: float, after: int = 0
+    ) -> Execution:
+        """Number an execution of a work, which is to be sent once the first ``after`` records of
+        the journal are safe."""
         execution = worker.start(session, work, now_s)
         self._number(execution)
         execution.after = after
-        execution.late_at = late_at
-        if self._journal.is_safe(after):
-            self._send(execution)
-        else:
-            self._held.append(execution)
         return execution
+
+    def send(self, execution: Execution) -> None:
+        """Send an execution to its worker, once the record of its start is safe."""
+        if not self._journal.is_safe(execution.after):
+            self._held.append(execution)
+            return
+        worker, session, body = execution.worker, execution.session, execution.body
+        assert body is not None
+        late_s = saved_bytes = None
+        if execution.late_at is not None:  # counted from the arrival of this transmission
+            late_s = max(0.0, execution.late_at - self._clock.awake_s)
+        if isinstance(body, BodyParts):  # an input, and a state: joined only now
+            saved_bytes, body = len(body.pieces[1]), bytes(body)
+        dispatch = messages.Dispatch(
+            session.id, execution.sequence, execution.number, session.name,
+            execution.work.traceparent, late_s, saved_bytes,
+        )  # fmt: skip
+        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, body))
 
     def release(self) -> None:
         """Send the dispatches whose records are safe now and that are still wanted."""
@@ -371,7 +370,7 @@ class Dispatches:
             if execution.worker.live.get(execution.number) is not execution:
                 continue
             if execution.body is not None:  # else the worker claims to have what was never sent
-                self._send(execution)
+                self.send(execution)
 
     def repeat(self, worker: Worker, numbers: Ranges) -> None:
         """Send again the dispatches that have not arrived, as the worker says; those that were
@@ -379,7 +378,7 @@ class Dispatches:
         for number, execution in worker.live.items():
             is_sent = self._journal.is_safe(execution.after)
             if number in numbers and execution.body is not None and is_sent:
-                self._send(execution)
+                self.send(execution)
 
     def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
         """Cancel executions that nobody needs any more, by one message to each worker; returns
@@ -432,10 +431,11 @@ class Dispatches:
     # -- executions of an earlier epoch -------------------------------------------
 
     def go_on(
-        self, worker: Worker, number: int, session: Account, work: Job, now_s: float
+        self, worker: Worker, number: int, session: Account, work: Job, now_s: float, saves: int
     ) -> Execution:
-        """Enter an execution of an earlier epoch whose work the journal knows."""
-        execution = worker.take_back(number, session, work, now_s)
+        """Enter an execution of an earlier epoch whose work the journal knows, and ``saves`` of its
+        states."""
+        execution = worker.take_back(number, session, work, now_s, saves)
         self._number(execution)
         return execution
 
@@ -461,24 +461,6 @@ class Dispatches:
 
     def _number(self, execution: Execution) -> None:
         execution.serial, self._count = self._count, self._count + 1
-        work = execution.work
-        execution.dispatch = messages.Dispatch(
-            execution.session.id,
-            execution.sequence,
-            execution.number,
-            execution.session.name,
-            None if work is None else work.traceparent,
-            saved_bytes=None if work is None or work.saved is None else len(work.saved),
-        )
-
-    def _send(self, execution: Execution) -> None:
-        dispatch, worker = execution.dispatch, execution.worker
-        assert dispatch is not None
-        assert execution.body is not None
-        if execution.late_at is not None:  # counted from the arrival of this transmission
-            late_s = max(0.0, execution.late_at - self._clock.awake_s)
-            dispatch = dispatch._replace(late_s=late_s)
-        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, whole(execution.body)))
 
 
 # -- announced outcomes ------------------------------------------------------------------

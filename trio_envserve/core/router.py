@@ -325,14 +325,13 @@ class Router:
         self._know_environment()
         running = Ranges.from_flat(given.running)
         for number in sorted({*started, *running}):
-            work = started.get(number)
+            work, saves = started.get(number, (None, 0))
             if work is None or work.state is not WorkState.HELD or self.closing.begun:
                 if number in running:
                     self.dispatches.stop_unknown(worker, number, awake_s)
                 continue
             works.take_back(work)
-            execution = self.dispatches.go_on(worker, number, work.account, work, awake_s)
-            execution.late_at = self._late_at(work)  # for a dispatch that is sent again
+            execution = self.dispatches.go_on(worker, number, work.account, work, awake_s, saves)
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
         self.resources.take_back(worker, awake_s)
@@ -510,30 +509,24 @@ class Router:
     def _expire_at(self, at_s: float, ticket: Ticket) -> None:
         heapq.heappush(self._deadlines, (at_s, *ticket.id))
 
-    def _most_s(self, work: Work) -> float | None:
-        """Longest time of an execution of this work, by its caller and this server."""
-        most_s: float | None = self.limits.execution_s
-        if work.execution_s is None:
-            return most_s
-        return work.execution_s if most_s is None else min(most_s, work.execution_s)
-
     def _limit(self, execution: Execution, work: Work) -> None:
         """This execution may last for as long as its caller and this server let it."""
-        most_s = self._most_s(work)
+        most_s: float | None = self.limits.execution_s
+        if work.execution_s is not None:
+            most_s = work.execution_s if most_s is None else min(most_s, work.execution_s)
         if most_s is not None:
             until_s = execution.dispatched_s + most_s
             heapq.heappush(self._limited, (until_s, execution.serial, execution))
+        if work.grace_s is not None:
+            execution.late_at = self._late_at(work, work.grace_s, most_s)
 
-    def _late_at(self, work: Work) -> float | None:
+    def _late_at(self, work: Work, grace_s: float, most_s: float | None) -> float | None:
         """Moment at which a rollout that is dispatched now is late, on the awake clock: its grace
-        before the first of its limits.  None if it has no grace, or no limit."""
-        most_s = self._most_s(work)
+        before the first of its limits.  None if it has no limit."""
         if work.ends_at is not None:
             left_s = work.ends_at - self.clock.last_s
             most_s = left_s if most_s is None else min(most_s, left_s)
-        if work.grace_s is None or most_s is None:
-            return None
-        return self.awake_s + most_s - work.grace_s
+        return None if most_s is None else self.awake_s + most_s - grace_s
 
     def _drop_deadlines(self) -> None:
         """Drop those of finished requests, and of executions that have ended, once they are most
@@ -706,14 +699,12 @@ class Router:
             ):  # fmt: skip
                 work, worker = chosen
                 after = works.starts(work, (worker.incarnation, worker.next_number))
-                late_at = None if work.grace_s is None else self._late_at(work)
-                execution = self.dispatches.dispatch(
-                    work.account, work, worker, awake_s, after, late_at
-                )
+                execution = self.dispatches.start(work.account, work, worker, awake_s, after)
+                self._limit(execution, work)
+                self.dispatches.send(execution)
                 self.waits.add(awake_s - work.queued_s)
                 pausing.dispatched(awake_s)
                 works.dispatched(work, execution)
-                self._limit(execution, work)
 
     def _most_at_once(self) -> float:
         """Number of executions that a worker may have now, so that those that still start find

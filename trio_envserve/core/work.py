@@ -68,7 +68,19 @@ from .router_effects import Load, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
 from .status import CacheStats
-from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status, weight
+from .terms import (
+    DIGEST_BYTES,
+    ID_BYTES,
+    Body,
+    BodyParts,
+    Incarnation,
+    RequestId,
+    Route,
+    SentBody,
+    Status,
+    pieces_of,
+    weight,
+)
 
 
 class WorkState(enum.Enum):
@@ -233,8 +245,9 @@ class Work:
     """Consent to a further execution; None: as the environment declares."""
     allowance: int
     """Most executions that may be started for it here."""
-    body: Body | None
-    """Held until no further execution is possible."""
+    body: SentBody | None
+    """Its input, and the newest state that an execution has saved, if there is one.  Held until no
+    further execution is possible."""
     body_bytes: int
     traceparent: str | None
     execution_s: float | None
@@ -263,11 +276,7 @@ class Work:
     outcome: RetainedOutcome | None = None
     """The outcome, while it is retained."""
     weight: int = 0
-    """Bytes for which its body and its saved state count while these are here."""
-    saved: Body | None = None
-    """The newest state that an execution has saved.  Held as long as the body."""
-    last_save: int = 0
-    """Number of that among the saves of the last execution, as a journal has left it."""
+    """Bytes for which its body, with the saved state, counts while that is here."""
     saves: int = 0
     """Number of saves of all executions."""
     own_bytes: int = 0
@@ -282,6 +291,16 @@ class Work:
     def id(self) -> RequestId:
         """The id under which workers know it."""
         return RequestId(self.account.id, self.number)
+
+    @property
+    def saved(self) -> Body | None:
+        """The saved state, while it is held."""
+        return self.body.pieces[1] if isinstance(self.body, BodyParts) else None
+
+    def save(self, state: Body) -> None:
+        """Hold a state, beside the input and in the place of the state before."""
+        assert self.body is not None
+        self.body = BodyParts((pieces_of(self.body)[0], state))
 
     @property
     def started(self) -> bool:
@@ -435,9 +454,9 @@ class Works:
         self.retained: OrderedDict[int, Work] = OrderedDict()
         """Works with outcomes for which nobody waits, the longest ago first."""
         self.next_number = 0
-        self.started_as: dict[Incarnation, dict[int, Work]] = {}
+        self.started_as: dict[Incarnation, dict[int, tuple[Work, int]]] = {}
         """The works that an earlier epoch has dispatched to each life of a worker, by the number
-        there, and of which the journal has no outcome."""
+        there, and of which the journal has no outcome; with the number of the last save there."""
         self.archive: Archive | None = Archive(keys) if journal.reads else None
         """Works whose outcomes are in the journal only."""
         self._wanted: dict[int, None] = {}
@@ -1027,7 +1046,7 @@ class Works:
         if work.body is not None:
             if work.state is not _W.HELD:
                 self.accounts.hold(work.account, -work.weight)
-            work.body = work.saved = None
+            work.body = None
 
     def _shut(self, work: Work) -> None:
         """Remove a work from the open ones and the queue, and stop its execution; it is kept only
@@ -1447,7 +1466,7 @@ class Works:
                 return f"there is no room for {more_bytes} bytes more of this caller (queue_bytes)"
             self.accounts.hold(work.account, more_bytes)
             work.weight += more_bytes
-            work.saved = body
+            work.save(body)
         work.saves += 1
         if is_durable:
             self.journal.append(StateSaved, work.number, execution.saves, work.saves, body)
@@ -1595,7 +1614,7 @@ class Works:
             if left.frames is None:
                 self._restored.append(work)
                 incarnation, dispatch = left.last
-                self.started_as.setdefault(incarnation, {})[dispatch] = work
+                self.started_as.setdefault(incarnation, {})[dispatch] = work, left.last_save
             else:
                 work.body = None
                 outcome = RetainedOutcome.of_frames(left.frames)
@@ -1624,9 +1643,10 @@ class Works:
             len(body), None, left.opened.execution_s, left.opened.grace_s, _W.HELD,
             executions=left.executions, earlier=earlier,
             lost=frozenset(islice(left.callers, LOST_CALLERS)), weight=body_weight,
-            own_bytes=name.size_bytes + body_weight, opened_s=now_s,
-            saved=saved, last_save=left.last_save, saves=left.saves,
+            own_bytes=name.size_bytes + body_weight, opened_s=now_s, saves=left.saves,
         )  # fmt: skip
+        if saved is not None:
+            work.save(saved)
         self.generations[number] = self.open[name] = work
         self.accounts.retain(account, 1, work.own_bytes, 0)
         return work
@@ -1652,7 +1672,7 @@ class Works:
             else:
                 self._need_no_input(work)
                 self.counters.lost += 1
-                work.body = work.saved = None
+                work.body = None
                 self._conclude(work, outcomes.lost_before(work.executions, work.saves))
 
     def take_back(self, work: Work) -> None:

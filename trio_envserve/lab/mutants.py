@@ -363,11 +363,6 @@ def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
                 execution.number = worker.next_number  # a new number for the same execution
                 worker.next_number += 1
                 worker.live[execution.number] = worker.live.pop(number)
-                session, work = execution.session, execution.work
-                if execution.is_wanted:
-                    execution.dispatch = messages.Dispatch(
-                        session.id, work.id.sequence, execution.number, session.name
-                    )
         missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
 
 
@@ -824,7 +819,7 @@ JOURNAL = Family(ANY, needs=(FaultKind.JOURNAL,))
 JOURNAL.table(
     ("dispatch-before-safe", "G11 G2", (),
      "An execution is sent to its worker before the record of its start is safe.",
-     text(Dispatches.dispatch, "execution.after = after", "execution.after = after = 0")),
+     text(Dispatches.start, "execution.after = after", "execution.after = after = 0")),
     ("tell-before-safe", "G11 G3", (),
      "The outcome of a key is told before its record is safe.",
      text(Works.tell, "if self.journal.on", "if not isinstance(answer, Told) and self.journal.on")),
@@ -868,9 +863,10 @@ def states_belong_to_names(patch: Patches) -> None:
 
     @patch.around(Works, "enter")
     def enter(enter: Any, self: Any, work: Any) -> None:
-        if work.name is not None and work.saved is None:
-            work.saved = self.__dict__.get("states", {}).get(work.name)
-            work.weight += len(work.saved or b"")
+        state = self.__dict__.get("states", {}).get(work.name)
+        if state is not None and work.name is not None and work.saved is None:
+            work.save(state)
+            work.weight += len(state)
         enter(self, work)
 
 
@@ -883,7 +879,7 @@ SAVES.table(
      text(Works._save, "if is_durable:\n", "if False:\n")),
     ("the-first-state-stays", "G4 G11", (),
      "A further save is answered, and the first one is kept.",
-     text(Works._save, "work.saved = body", "work.saved = work.saved or body")),
+     text(Works._save, "work.save(body)", "work.save(work.saved or body)")),
     ("a-save-that-comes-again-is-another", "G4 G3 G11", (FaultKind.MANGLE,),
      "A save that is late replaces newer ones.",
      text(Works.save, "save < execution.saves or ", ""),
@@ -914,14 +910,14 @@ SAVES.table(
 GRACES = Family(("G9",), needs=(FaultKind.GRACE,))
 GRACES.table(
     ("late-is-never-told", "", (), "No dispatch says when its rollout is late.",
-     text(Dispatches._send, "if execution.late_at is not None", "if False")),
+     text(Dispatches.send, "if execution.late_at is not None", "if False")),
     ("a-worker-keeps-it-to-itself", "", (), "No rollout is told that it is late.",
      text(WorkerCore._dispatch, "dispatch.late_s", "None")),
     ("late-is-told-at-the-end-of-the-grace", "", (),
      "A rollout is told when its limit ends it, and has no grace.",
-     text(Router._late_at, "most_s - work.grace_s", "most_s")),
+     text(Router._late_at, "most_s - grace_s", "most_s")),
     ("a-rollout-is-told-too-early", "", (), "A rollout is told twice its grace before the end.",
-     text(Router._late_at, "- work.grace_s", "- 2 * work.grace_s")),
+     text(Router._late_at, "- grace_s", "- 2 * grace_s")),
     ("a-grace-is-of-executions-only", "", (),
      "The deadline of a request makes no rollout late.",
      text(Router._late_at, "if work.ends_at is not None", "if False")),
@@ -931,7 +927,7 @@ GRACES.table(
           "work.ends_at - self.clock.last_s + (self.awake_s - work.queued_s)")),
     ("a-lost-dispatch-begins-its-time-anew", "", (FaultKind.LOSE,),
      "A dispatch that is sent again says what the first one said.",
-     text(Dispatches._send, "- self._clock.awake_s", "- execution.dispatched_s")),
+     text(Dispatches.send, "- self._clock.awake_s", "- execution.dispatched_s")),
     ("a-grace-is-forgotten-by-the-next-server", "", (FaultKind.JOURNAL,),
      "What a journal has left goes on with its limit, and without the grace of that.",
      text(Works._restore, "left.opened.grace_s", "None")),

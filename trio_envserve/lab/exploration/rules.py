@@ -298,7 +298,6 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("it is listed under its worker", "worker"),
         **_out(_CLOCK, "dispatched_s"),
         **_out("in the form of the dispatches that are held", "after"),
-        **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
         "session": Rule("follows from works and tickets", lambda owner, account: account.id),
         "work": Rule("in the form of the works", lambda owner, work: work and work.id),
