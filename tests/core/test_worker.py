@@ -18,6 +18,7 @@ from trio_envserve.core.worker import (
     NUMBERS_MOST,
     BeatDue,
     DeltaMade,
+    NoteMade,
     OutcomeMade,
     OutcomeParked,
     Park,
@@ -340,6 +341,17 @@ def test_deltas_are_numbered_for_each_dispatch_those_that_were_dropped_before_to
     assert [deltas_of(core, number) for number in (0, 0, 1, 0)] == [[0], [1], [0], [2]]
     assert len(core.take(DeltaMade(0, b"after three others", skipped=3))) == 1
     assert [deltas_of(core, number) for number in (0, 1)] == [[7], [1]]
+
+
+def test_what_an_execution_has_said_is_forgotten_with_its_outcome_and_not_before():
+    core = running(0, 1)
+    for number in (0, 1):
+        deltas_of(core, number)
+        core.take(NoteMade(number, b"note"))
+    core.take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
+    assert ([*core._deltas], [*core._notes._last], core._stateful) == ([1], [1], {1})
+    core.take(OutcomeMade(1, Status.RESULT, b"outcome", 1.0))
+    assert (core._deltas, core._notes._last, core._stateful) == ({}, {}, set())
 
 
 def test_nothing_is_said_of_what_has_ended_or_is_to_stop():

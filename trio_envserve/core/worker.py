@@ -414,8 +414,9 @@ class WorkerCore:
         self._notes = UnsentNotes()
         self._claims = OpenClaims()
         self._resources = OpenResources()
-        self._has_more = False
-        """Whether an execution has ever saved, claimed a permit or wanted a resource."""
+        self._stateful: set[int] = set()
+        """Running executions of which more is known here than that they run: deltas, a note, a
+        save, claims or resources."""
         self._outcomes: dict[int, OutcomeMade] = {}
         """Outcomes that wait for answers about resources of their executions."""
 
@@ -473,6 +474,7 @@ class WorkerCore:
         number, payload, skipped = given
         if number not in self.running or number in self._cancelled:
             return []
+        self._stateful.add(number)
         delta = self._deltas.get(number, 0) + skipped
         self._deltas[number] = delta + 1
         size_bytes = DELTA_RECORD_BYTES + len(payload)
@@ -487,6 +489,7 @@ class WorkerCore:
         """Keep a note for the next beat if its execution runs and is not cancelled."""
         number, note = given
         if number in self.running and number not in self._cancelled:
+            self._stateful.add(number)
             self._notes.keep(number, note)
         return []
 
@@ -497,7 +500,7 @@ class WorkerCore:
             return [SaveEnded(number, ENDED)]
         if len(payload) > self.save_bytes:
             return [SaveEnded(number, too_large(len(payload), self.save_bytes))]
-        self._has_more = True
+        self._stateful.add(number)
         last = self._saves.setdefault(number, _LastSave(0, None, 0))
         assert last.message is None, "the save before has not ended"
         last.number += 1
@@ -517,11 +520,9 @@ class WorkerCore:
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
-        if self._has_more and not self._end_more(given):
+        if number in self._stateful and not self._end_more(given):
             return []
         request, client = self.running.pop(number)
-        self._deltas.pop(number, None)
-        self._notes.drop(number)
         self._cancelled.discard(number)
         outcome = messages.WorkerOutcome(
             request.session, request.sequence, number, status, duration_s
@@ -541,12 +542,15 @@ class WorkerCore:
         return [kept.announcement, Park(number, payload)]
 
     def _end_more(self, made: OutcomeMade) -> bool:
-        """End the save, the claims and the resources of an execution whose code has ended; False if
-        its outcome is to wait."""
+        """Forget what an execution has said whose code has ended, and end its claims; False if its
+        outcome is to wait for answers about its resources."""
         number = made.number
         if self._resources.waits(number):
             self._outcomes[number] = made
             return False
+        self._stateful.remove(number)
+        self._deltas.pop(number, None)
+        self._notes.drop(number)
         self._resources.end_of(number)
         self._saves.pop(number, None)
         self._claims.end_of(number)
@@ -564,7 +568,7 @@ class WorkerCore:
         """Pass a claim on, if its execution runs."""
         if given.number not in self.running:
             return []
-        self._has_more = True
+        self._stateful.add(given.number)
         claim = Claim(*given)
         self._claims.make(claim, self._beat)
         return [self._send(claim)]
@@ -579,7 +583,7 @@ class WorkerCore:
         number, resource, *_ = given
         if number not in self.running or number in self._cancelled:
             return [Stated(resource, "", ENDED)]
-        self._has_more = True
+        self._stateful.add(number)
         intent = ResourceIntended(*given)
         self._resources.intend(intent, self._beat)
         return [self._send(intent)]
@@ -630,11 +634,11 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
+        saved = None
+        if dispatch.saved_bytes is not None:
+            at = max(0, len(body) - dispatch.saved_bytes)
+            body, saved = body[:at], body[at:]
         traceparent, late_s = dispatch.traceparent, dispatch.late_s
-        if dispatch.saved_bytes is None:
-            return [BeginRun(number, request, dispatch.client, body, traceparent, late_s)]
-        at = max(0, len(body) - dispatch.saved_bytes)
-        body, saved = body[:at], body[at:]
         return [BeginRun(number, request, dispatch.client, body, traceparent, late_s, saved)]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
