@@ -60,6 +60,36 @@ async def test_what_is_given_together_is_one_commit_for_which_the_thread_is_woke
     assert len(read(tmp_path)) == keeper.GROUP_RECORDS + 51
 
 
+async def test_records_that_come_one_after_the_other_do_not_wait_for_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each waited until 5 ms after the commit before, so a save took five times as long as the
+    disk."""
+    monkeypatch.setattr(keeper, "GROUP_S", 10 * LONG_S)
+    records: list[Record] = [opened(0), completed(0), opened(1)]
+    async with open_journal(tmp_path) as journal:
+        for upto, record in enumerate(records, 1):
+            journal.save([record], upto)
+            await saved(journal, upto)
+
+
+async def test_what_comes_after_many_records_shares_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(keeper, "GROUP_S", 10 * LONG_S)
+    commits: list[str] = []
+    many, most = keeper.FEW_RECORDS + 1, keeper.FEW_RECORDS + 1 + keeper.GROUP_RECORDS
+    async with open_journal(tmp_path) as journal:
+        database(journal).set_trace_callback(commits.append)
+        journal.save([*map(opened, range(many))], many)
+        await saved(journal, many)
+        for number in range(many, most):
+            journal.save([opened(number)], number + 1)
+            await trio.to_thread.run_sync(int)  # the thread has turns meanwhile
+        await saved(journal, most)
+    assert commits.count("COMMIT") == 2
+
+
 async def test_the_order_is_kept_whatever_the_groups_are(tmp_path: Path):
     records: list[Record] = [
         record for number in range(300) for record in (opened(number), completed(number))

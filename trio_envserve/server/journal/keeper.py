@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The shell appends records and never waits; the thread takes what there is, as a group.  A
-commit begins :data:`GROUP_S` after the one before at the earliest, or once
-:data:`GROUP_RECORDS` wait: so what comes alone is safe at once, and what comes together
-shares the disk's time.  What comes during a commit is the next group.
+The shell appends records and never waits; the thread takes what there is, as a group.  What
+comes during a commit is the next group.  After a commit of more than :data:`FEW_RECORDS` the next
+begins :data:`GROUP_S` after it began, or once :data:`GROUP_RECORDS` wait: so what comes alone, or
+one after the other, is safe at once, and where much comes it shares the disk's time.
 
 If a commit fails, the server is told, and the same group is tried again every
 :data:`RETRY_S`.  After an error of a sync it is not: nobody knows then what is on the disk,
@@ -44,6 +44,7 @@ _log = logging.getLogger("trio_envserve.server")
 
 GROUP_S = 0.005
 GROUP_RECORDS = 256
+FEW_RECORDS = 16
 RETRY_S = 1.0
 UPTIME_S = 30.0
 CLOSE_S = 10.0
@@ -152,9 +153,10 @@ class OpenJournal:
 
     def _run(self) -> None:
         try:
-            began_s = -GROUP_S
-            while (group := self._next_group(began_s)) is not None:
-                began_s = time.monotonic()
+            from_s = 0.0
+            while (group := self._next_group(from_s)) is not None:
+                pause_s = GROUP_S if len(group[0]) > FEW_RECORDS else 0.0
+                from_s = time.monotonic() + pause_s
                 if not self._commit_or_retry(*group):
                     break
         finally:
@@ -163,12 +165,12 @@ class OpenJournal:
             with suppress(trio.RunFinishedError):  # it was given up
                 self._trio.run_sync_soon(self._ended.set)
 
-    def _next_group(self, began_s: float) -> tuple[list[Record], int] | None:
-        """The next records to commit; None at the end."""
+    def _next_group(self, from_s: float) -> tuple[list[Record], int] | None:
+        """The next records to commit, from this moment on; None at the end."""
         with self._condition:
             if not self._waiting and not self._closing:
                 self._condition.wait_for(lambda: self._waiting or self._closing, UPTIME_S)
-            left_s = began_s + GROUP_S - time.monotonic()
+            left_s = from_s - time.monotonic()
             if left_s > 0:
                 self._condition.wait_for(
                     lambda: self._closing or len(self._waiting) >= GROUP_RECORDS, left_s
