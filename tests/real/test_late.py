@@ -80,6 +80,7 @@ async def test_code_that_ignores_that_it_is_late_is_stopped_at_the_end_of_its_gr
 ):
     with trio.fail_after(120):
         async with open_server(late.replace(":play", ":stays"), workers=1) as server:
+            await server.wait_ready()  # its deadline is to pass while it runs
             async with open_client(server.address) as client:
                 with pytest.raises(DeadlineExceeded):
                     await client.run_rollout(str(tmp_path / "log"), timeout_s=2, grace_s=1)
