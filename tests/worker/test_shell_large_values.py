@@ -10,9 +10,10 @@ import pytest
 import trio
 
 from tests.worker.test_shell import opened
+from trio_envserve import turns
 from trio_envserve.core import messages, values
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.envs import RolloutRequest, turns
+from trio_envserve.envs import RolloutRequest
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
 """Takes long to decode, and to encode."""
