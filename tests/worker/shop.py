@@ -15,6 +15,10 @@ SHOPS: dict[str, Shop] = {}
 """The shop of each test: functions at the top of a module find theirs by the kind of handle."""
 
 
+IMPORTS: dict[str, tuple[threading.Event, threading.Event]] = {}
+"""For modules that tests write: set when the import of each has begun, and once it may end."""
+
+
 class Shop:
     """What one test has created."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -453,6 +455,46 @@ def test_rollout_that_no_worker_runs_has_no_resources():
 
 def test_reference_finds_its_function_again():
     assert find_destroy(wanted_resource("k", create, destroy).reference) is destroy
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["name", "file"])
+async def test_g13_function_of_a_module_that_another_thread_imports_is_found(
+    by_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """``sys.modules`` had the module without its functions, and a try was gone."""
+    name = f"slow_{by_file}".lower()
+    file = tmp_path / f"{name}.py"
+    file.write_text(
+        "from tests.worker.shop import IMPORTS\n"
+        "IMPORTS[__name__][0].set()\n"
+        "IMPORTS[__name__][1].wait(60)\n"
+        "def destroy(name, handle): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    begun, may_end = shops.IMPORTS[name] = threading.Event(), threading.Event()
+    found: list[Any] = []
+    threads: list[int] = []
+
+    def find() -> None:
+        threads.append(threading.get_ident())
+        found.append(find_destroy(f"destroy|{name}|{file}" if by_file else f"destroy|{name}"))
+
+    def waits() -> bool:
+        """Whether the second thread is where it waits for the first one."""
+        frame = sys._current_frames().get(threads[1]) if len(threads) > 1 else None
+        return frame is not None and frame.f_code.co_name in ("acquire", "_load")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, find)
+            await until(begun.is_set)
+            nursery.start_soon(trio.to_thread.run_sync, find)
+            try:
+                await until(waits)
+            finally:  # a thread cannot be cancelled
+                may_end.set()
+    del shops.IMPORTS[name], sys.modules[name]
+    assert found[0] is found[1]
 
 
 async def cleaned(reference: str, handle: bytes | None = None) -> str:

@@ -13,12 +13,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
 from ..core.limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES
+
+_LOADING = threading.Lock()
+"""Held while a module is loaded from its file: ``exec_module`` has no lock of its own."""
 
 _TOP = "write it as a function at the top of a module, where another worker can find it"
 
@@ -161,9 +165,8 @@ def find_destroy(reference: str) -> Callable[[str, Any], Any]:
     """The function of a reference.  Raises what importing its module raises, and LookupError."""
     name, _, rest = reference.partition("|")
     module, _, file = rest.partition("|")
-    loaded = sys.modules.get(module)
-    if loaded is None:
-        loaded = _load(module, file) if file else importlib.import_module(module)
+    # Not from sys.modules, which has a module from the begin of its import on.
+    loaded = _load(module, file) if file else importlib.import_module(module)
     found = getattr(loaded, name, None)
     if not inspect.isfunction(found):
         raise LookupError(f"the module {module} has no function {name} any more")
@@ -172,14 +175,16 @@ def find_destroy(reference: str) -> Callable[[str, Any], Any]:
 
 def _load(name: str, file: str) -> ModuleType:
     """Load a module from a file, under the name that it had in the earlier worker."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise LookupError(f"{file} is no module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    with _LOADING:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise LookupError(f"{file} is no module")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
