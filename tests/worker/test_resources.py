@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from tests.worker import shop as shops
-from tests.worker.helpers import BACKENDS, opened, request
+from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
 from tests.worker.shop import Shop, acreate, adestroy, create, destroy
 from trio_envserve import (
     Client,
@@ -371,6 +371,51 @@ async def test_g13_block_whose_rollout_ends_before_it_is_named_creates_nothing(
             worker.stated(Stated(0, "name", ""))
     assert told[-1] == ResourceTold(0, ResourceState.GONE)
     assert (shop.calls["create"], worker.open) == (0, {})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_g13_second_block_with_the_same_resource_is_refused(backend: str, shop: Shop):
+    """It was entered, and its end destroyed what the other block still had, or left its own."""
+
+    def plain(rollout: Rollout) -> Any:
+        resource = rollout.resource("sandbox", create, destroy)
+        with resource:
+            with pytest.raises(RuntimeError, match="another block has this resource sandbox"):
+                resource.__enter__()
+            there = len(shop.there)
+        with resource:
+            return {"there": there, "again": len(shop.there)}
+
+    async def coroutine(rollout: Rollout) -> Any:
+        resource = rollout.resource("sandbox", acreate, adestroy)
+        async with resource:
+            with pytest.raises(RuntimeError, match="another block has this resource sandbox"):
+                await resource.__aenter__()
+            there = len(shop.there)
+        async with resource:
+            return {"there": there, "again": len(shop.there)}
+
+    if backend == "asyncio":
+        on_asyncio(coroutine)
+    async with served(plain if backend == "thread" else coroutine) as (_, client):
+        assert await client.run_rollout({}) == {"there": 1, "again": 1}
+        assert shop.there == {}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutines", "plain"])
+async def test_resource_that_could_not_be_created_may_be_entered_again(plain: bool, shop: Shop):
+    async def twice(rollout: Rollout) -> Any:
+        resource = rollout.resource("sandbox", create if plain else acreate, destroy)
+        shop.says_handle = object()
+        with pytest.raises(ResourceError, match="a handle that cannot be kept"):
+            await resource.__aenter__()
+        shop.says_handle = "handle"
+        async with resource as handle:
+            return handle
+
+    async with served(twice) as (_, client):
+        assert await client.run_rollout({}) == "handle"
+        assert shop.there == {}
 
 
 # -- what travels -------------------------------------------------------------------------

@@ -68,34 +68,58 @@ class ResourceKeeper(Protocol):
 @final
 class Resource:
     """A resource for a block of code, made by :meth:`~.interface.Rollout.resource`.  Entering the
-    block returns the handle."""
+    block returns the handle.  It may be entered again once its block is over; another block
+    meanwhile raises RuntimeError."""
 
     def __init__(self, keeper: ResourceKeeper, wanted: WantedResource) -> None:
         self._keeper = keeper
         self._wanted = wanted
-        self._made: list[Any] = []
+        self._made: Any = None
+        self._entered = threading.Lock()
+        """Held by the block that has it, in any thread."""
 
     async def __aenter__(self) -> Any:
-        made = await self._keeper.open(self._wanted)
-        self._made.append(made)
-        return made.handle
+        self._take()
+        try:
+            self._made = await self._keeper.open(self._wanted)
+        except BaseException:
+            self._entered.release()
+            raise
+        return self._made.handle
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
-        await self._keeper.close(self._made.pop())  # noqa: ASYNC102  # shields itself, with limits
+        try:
+            await self._keeper.close(self._made)  # noqa: ASYNC102  # shields itself, with limits
+        finally:
+            self._entered.release()
 
     def __enter__(self) -> Any:
-        made = self._keeper.open_sync(self._wanted)
-        self._made.append(made)
-        return made.handle
+        self._take()
+        try:
+            self._made = self._keeper.open_sync(self._wanted)
+        except BaseException:
+            self._entered.release()
+            raise
+        return self._made.handle
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._keeper.close_sync(self._made.pop())
+        try:
+            self._keeper.close_sync(self._made)
+        finally:
+            self._entered.release()
+
+    def _take(self) -> None:
+        if not self._entered.acquire(blocking=False):
+            raise RuntimeError(
+                f"another block has this resource {self._wanted.kind}: call rollout.resource() "
+                "for each block"
+            )
 
 
 def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
