@@ -20,7 +20,7 @@ from trio_envserve.envs.permits import claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.permits import WorkerPermits
+from trio_envserve.worker.permits import LATE_S, WorkerPermits
 
 
 class Log:
@@ -183,6 +183,66 @@ async def test_blocks_of_a_rate_begin_apart(backend: str, autojump_clock: trio.t
             nursery.start_soon(run)
     began_s.sort()
     assert [each - began_s[0] for each in began_s] == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+
+
+async def test_g12_blocks_of_a_rate_begin_apart_after_the_loop_was_held_up(
+    autojump_clock: trio.testing.MockClock,
+):
+    """Those that the router had granted meanwhile began together."""
+    permits = WorkerPermits(lambda given: None)
+    began_s: list[float] = []
+
+    async def begin() -> None:
+        await permits.of(0).acquire(claimed_rate("creates", per_s=10), lambda text: None)
+        began_s.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(begin)
+        await trio.testing.wait_all_tasks_blocked()
+        permits.go_on(0, 0.0)
+        permits.go_on(1, 0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(3.0)  # the loop is held up
+        permits.tell_waits()
+        for claim in range(2, 6):
+            permits.go_on(claim, 0.0)
+    after_s = [each - began_s[1] for each in began_s[2:]]
+    assert began_s[0] == 0.0
+    assert after_s == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=LATE_S + 0.001)
+    autojump_clock.jump(1.0)
+    permits.tell_waits()
+    assert permits._paces == {}
+
+
+async def test_g9_rollout_that_holds_permits_where_the_worker_has_no_place_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It waited for ever, and no note said for what: all others waited for it."""
+    monkeypatch.setattr("trio_envserve.worker.permits.CLAIMS_MOST", 2)
+    permits = WorkerPermits(lambda given: None)
+    notes: list[Any] = []
+    one, other = permits.of(1), permits.of(2)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number, execution in enumerate((one, other)):
+                nursery.start_soon(execution.acquire, claimed_limit("a", 9), notes.append)
+                await trio.testing.wait_all_tasks_blocked()
+                permits.go_on(number, None)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(RuntimeError, match="'b' is not claimed, since all might wait for"):
+                await one.acquire(claimed_limit("b", 9), notes.append)
+            with pytest.raises(RuntimeError, match="'policy' is not claimed"):
+                async with one.of_endpoint("policy", 9):
+                    raise AssertionError
+            nursery.start_soon(permits.of(3).acquire, claimed_limit("b", 9), notes.append)
+            await trio.testing.wait_all_tasks_blocked()
+            monkeypatch.setattr("trio_envserve.worker.permits.TELL_AFTER_S", 0.0)
+            permits.tell_waits()
+            assert [each.partition(",")[0] for each in notes] == ["for a permit of b"]
+            one.close()
+            await trio.testing.wait_all_tasks_blocked()
+            permits.go_on(2, None)
 
 
 async def test_a_rollout_that_claims_too_many_is_told_so():

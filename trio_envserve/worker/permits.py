@@ -8,7 +8,11 @@ cancelled, and at the latest with the code of its execution: whatever that has l
 then.
 
 A worker has at most :data:`~trio_envserve.core.permits.CLAIMS_MOST` claims; further ones wait
-here, in order.
+here, in order.  But an execution that holds permits waits for none of these places: others that
+wait for its permits may have them all.
+
+The router grants the claims of a rate apart, but a loop that was held up hears of many at once.  So
+the blocks of a name begin apart here, too.
 
 Without a router (where an environment is only validated) the router's own machine decides in this
 process: then limits hold over its rollouts.
@@ -33,6 +37,10 @@ from ..core.worker import ClaimMade, ClaimOver
 from ..envs.permits import Claimed, GiveBack, claimed_endpoint
 from .carriers import CodeCarrier
 
+LATE_S = 0.01
+"""Time by which a block of a rate may begin late without putting off the next one, in seconds: a
+turn of the loop takes some of it, and a high rate is to be reached all the same."""
+
 TELL_AFTER_S = 1.0
 """A rollout that has waited for less does not say so."""
 
@@ -53,13 +61,27 @@ class _Waiter:
     told: bool = False
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _Pace:
+    """The blocks of one name of a rate."""
+
+    turn: trio.Lock = dataclasses.field(default_factory=trio.Lock)
+    """Held by the claim whose block begins next."""
+    next_s: float = -math.inf
+    """Moment from which it may begin."""
+
+
 @final
 class WorkerPermits:
     """All permits of one worker.  ``take`` gives the core a claim, or its end."""
 
     def __init__(self, take: Callable[[ClaimMade | ClaimOver], object]) -> None:
         self.take = take
-        self._waiting: dict[int, _Waiter] = {}
+        self._waiting: dict[_Waiter, None] = {}
+        self._claimed: dict[int, _Waiter] = {}
+        """Those that have a place, by the numbers of their claims."""
+        self._paces: dict[str, _Pace] = {}
+        """By the name of the rate."""
         self._numbers = itertools.count()
         self._places = trio.Semaphore(CLAIMS_MOST)
 
@@ -69,7 +91,7 @@ class WorkerPermits:
 
     def go_on(self, claim: int, after_s: float | None) -> None:
         """Let the code of a granted claim go on."""
-        waiter = self._waiting.get(claim)
+        waiter = self._claimed.get(claim)
         if waiter is not None:
             waiter.after_s = after_s or 0.0
             waiter.granted.set()
@@ -77,33 +99,64 @@ class WorkerPermits:
     def tell_waits(self) -> None:
         """Let the notes of rollouts say for which permits they wait; called with each beat."""
         now_s = trio.current_time()
-        for waiter in self._waiting.values():
+        self._paces = {
+            name: pace for name, pace in self._paces.items()
+            if pace.next_s > now_s or pace.turn.locked()
+        }  # fmt: skip
+        for waiter in self._waiting:
             age_s = now_s - waiter.since_s
             if waiter.waits is not None and age_s >= TELL_AFTER_S and now_s >= waiter.tell_at_s:
                 waiter.told, waiter.tell_at_s = True, now_s + age_s / 10
                 waiter.waits(f"for a permit of {waiter.about}, {age_s:.1f} s")
 
-    async def claim(self, number: int, claimed: Claimed, waits: Waits | None) -> int:
-        """Claim a permit for an execution and wait for it; returns the number of the claim, which
-        is to be ended.  A claim of a rate has ended when this returns."""
-        await self._places.acquire()
-        claim = next(self._numbers)
+    async def claim(
+        self, number: int, claimed: Claimed, waits: Waits | None, holds: int = 0
+    ) -> int:
+        """Claim a permit for an execution, which ``holds`` so many, and wait for it; returns the
+        number of the claim, which is to be ended.  A claim of a rate has ended when this returns.
+        RuntimeError if the execution would wait for what waits for it."""
         about = claimed.name.partition(":")[2]
-        waiter = self._waiting[claim] = _Waiter(about, waits, trio.current_time())
+        waiter = _Waiter(about, waits, trio.current_time())
+        if holds and not self._places.value:
+            raise RuntimeError(
+                f"the rollouts of this worker have {CLAIMS_MOST} permits, those included for which "
+                f"they wait, and this one holds {holds} of them: {about!r} is not claimed, since "
+                "all might wait for each other. Hold fewer at once, or start more workers"
+            )
+        self._waiting[waiter] = None
+        try:
+            await self._places.acquire()
+            return await self._granted(number, claimed, waiter)
+        finally:
+            del self._waiting[waiter]
+            if waiter.told and waits is not None:
+                waits(None)
+
+    async def _granted(self, number: int, claimed: Claimed, waiter: _Waiter) -> int:
+        claim = next(self._numbers)
+        self._claimed[claim] = waiter
         is_granted = False
         try:
             self.take(ClaimMade(number, claim, *claimed))
             await waiter.granted.wait()
-            if waiter.after_s:
-                await trio.sleep(waiter.after_s)
+            if claimed.per_s is not None:
+                await self._begin(claimed.name, claimed.per_s, waiter.after_s)
             is_granted = claimed.per_s is None
         finally:
-            del self._waiting[claim]
+            del self._claimed[claim]
             if not is_granted:
                 self.end(claim)
-            if waiter.told and waits is not None:
-                waits(None)
         return claim
+
+    async def _begin(self, name: str, per_s: float, after_s: float) -> None:
+        """Wait until a block of a rate may begin: after so long, and apart from the last one."""
+        due_s = trio.current_time() + after_s
+        await trio.sleep_until(due_s)
+        pace = self._paces.setdefault(name, _Pace())
+        async with pace.turn:
+            begin_s = max(due_s, pace.next_s)
+            await trio.sleep_until(begin_s)
+            pace.next_s = max(begin_s, trio.current_time() - LATE_S) + 1 / per_s
 
     def end(self, claim: int) -> None:
         """End a claim; only once."""
@@ -158,7 +211,7 @@ class ExecutionPermits:
         with trio.CancelScope() as scope:
             self._waits.add(scope)
             try:
-                claim = await self._permits.claim(self.number, claimed, waits)
+                claim = await self._permits.claim(self.number, claimed, waits, len(self._claims))
             finally:
                 self._waits.remove(scope)
         if scope.cancelled_caught:
