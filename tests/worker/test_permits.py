@@ -20,7 +20,7 @@ from trio_envserve.envs.permits import claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.permits import LATE_S, WorkerPermits
+from trio_envserve.worker.permits import LATE_S, WorkerPermits, _Pace
 
 
 class Log:
@@ -193,8 +193,10 @@ async def test_g12_blocks_of_a_rate_begin_apart_after_the_loop_was_held_up(
     began_s: list[float] = []
 
     async def begin() -> None:
-        await permits.of(0).acquire(claimed_rate("creates", per_s=10), lambda text: None)
+        claimed = claimed_rate("creates", per_s=10)
+        begun = await permits.of(0).acquire(claimed, lambda text: None)
         began_s.append(trio.current_time())
+        begun()
 
     async with trio.open_nursery() as nursery:
         for _ in range(6):
@@ -213,6 +215,47 @@ async def test_g12_blocks_of_a_rate_begin_apart_after_the_loop_was_held_up(
     autojump_clock.jump(1.0)
     permits.tell_waits()
     assert permits._paces == {}
+
+
+@pytest.mark.parametrize("how", ["begun", "closed", "cancelled"])
+async def test_g12_block_of_a_rate_waits_until_the_code_of_the_last_one_has_begun(
+    how: str, autojump_clock: trio.testing.MockClock
+):
+    """The code of many began together if it was on a loop of asyncio that was held up."""
+    permits = WorkerPermits(lambda given: None)
+    one, began_s = permits.of(0), []
+    claimed = claimed_rate("creates", per_s=10)
+
+    async def begin() -> None:
+        (await permits.of(1).acquire(claimed, lambda text: None))()
+        began_s.append(trio.current_time())
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, trio.open_nursery() as first:
+            permits_of: list[Any] = []
+
+            async def hold() -> None:
+                permits_of.append(await one.acquire(claimed, lambda text: None))
+
+            first.start_soon(hold)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(begin)
+            await trio.testing.wait_all_tasks_blocked()
+            if how == "cancelled":  # while it has its turn, and waits
+                permits._paces[claimed.name] = _Pace(begin_s=trio.current_time() + 6.0)
+            permits.go_on(0, 0.0)
+            permits.go_on(1, 1.0)
+            await trio.sleep(5.0)
+            permits.tell_waits()
+            assert began_s == []
+            match how:
+                case "begun":
+                    permits_of[0]()
+                case "closed":
+                    one.close()
+                case "cancelled":
+                    first.cancel_scope.cancel()
+    assert began_s == pytest.approx([6.0 if how == "cancelled" else 5.1], abs=LATE_S + 0.001)
 
 
 async def test_g9_rollout_that_holds_permits_where_the_worker_has_no_place_is_told_so(

@@ -12,7 +12,7 @@ here, in order.  But an execution that holds permits waits for none of these pla
 wait for its permits may have them all.
 
 The router grants the claims of a rate apart, but a loop that was held up hears of many at once.  So
-the blocks of a name begin apart here, too.
+the blocks of a name begin apart here, too: each waits until the code of the one before has begun.
 
 Without a router (where an environment is only validated) the router's own machine decides in this
 process: then limits hold over its rollouts.
@@ -65,10 +65,10 @@ class _Waiter:
 class _Pace:
     """The blocks of one name of a rate."""
 
-    turn: trio.Lock = dataclasses.field(default_factory=trio.Lock)
-    """Held by the claim whose block begins next."""
-    next_s: float = -math.inf
-    """Moment from which it may begin."""
+    turn: trio.Semaphore = dataclasses.field(default_factory=lambda: trio.Semaphore(1))
+    """Held by the claim whose block begins next, until its code has begun."""
+    begin_s: float = -math.inf
+    """Moment at which that was to begin, or from which the next one may."""
 
 
 @final
@@ -82,6 +82,8 @@ class WorkerPermits:
         """Those that have a place, by the numbers of their claims."""
         self._paces: dict[str, _Pace] = {}
         """By the name of the rate."""
+        self._begins: dict[int, tuple[_Pace, float]] = {}
+        """By the claims whose blocks begin: the pace, and the time to the next one, in seconds."""
         self._numbers = itertools.count()
         self._places = trio.Semaphore(CLAIMS_MOST)
 
@@ -101,7 +103,7 @@ class WorkerPermits:
         now_s = trio.current_time()
         self._paces = {
             name: pace for name, pace in self._paces.items()
-            if pace.next_s > now_s or pace.turn.locked()
+            if pace.begin_s > now_s or not pace.turn.value
         }  # fmt: skip
         for waiter in self._waiting:
             age_s = now_s - waiter.since_s
@@ -113,7 +115,7 @@ class WorkerPermits:
         self, number: int, claimed: Claimed, waits: Waits | None, holds: int = 0
     ) -> int:
         """Claim a permit for an execution, which ``holds`` so many, and wait for it; returns the
-        number of the claim, which is to be ended.  A claim of a rate has ended when this returns.
+        number of the claim, which is to be ended; of a rate, whose block is to be begun.
         RuntimeError if the execution would wait for what waits for it."""
         about = claimed.name.partition(":")[2]
         waiter = _Waiter(about, waits, trio.current_time())
@@ -140,7 +142,7 @@ class WorkerPermits:
             self.take(ClaimMade(number, claim, *claimed))
             await waiter.granted.wait()
             if claimed.per_s is not None:
-                await self._begin(claimed.name, claimed.per_s, waiter.after_s)
+                await self._begin(claim, claimed.name, claimed.per_s, waiter.after_s)
             is_granted = claimed.per_s is None
         finally:
             del self._claimed[claim]
@@ -148,15 +150,25 @@ class WorkerPermits:
                 self.end(claim)
         return claim
 
-    async def _begin(self, name: str, per_s: float, after_s: float) -> None:
+    async def _begin(self, claim: int, name: str, per_s: float, after_s: float) -> None:
         """Wait until a block of a rate may begin: after so long, and apart from the last one."""
         due_s = trio.current_time() + after_s
         await trio.sleep_until(due_s)
         pace = self._paces.setdefault(name, _Pace())
-        async with pace.turn:
-            begin_s = max(due_s, pace.next_s)
-            await trio.sleep_until(begin_s)
-            pace.next_s = max(begin_s, trio.current_time() - LATE_S) + 1 / per_s
+        await pace.turn.acquire()
+        try:
+            pace.begin_s = max(due_s, pace.begin_s)
+            await trio.sleep_until(pace.begin_s)
+        except trio.Cancelled:
+            pace.turn.release()
+            raise
+        self._begins[claim] = pace, 1 / per_s
+
+    def begun(self, claim: int) -> None:
+        """The block of a claim of a rate has begun, or never will; only once."""
+        pace, apart_s = self._begins.pop(claim)
+        pace.begin_s = max(pace.begin_s, trio.current_time() - LATE_S) + apart_s
+        pace.turn.release()
 
     def end(self, claim: int) -> None:
         """End a claim; only once."""
@@ -177,6 +189,8 @@ class ExecutionPermits:
         """Number of its dispatch."""
         self._claims: set[int] = set()
         """Claims that are held."""
+        self._begins: set[int] = set()
+        """Claims of rates whose blocks begin."""
         self._waiting = 0
         self._waits: set[trio.CancelScope] = set()
         """Scopes in which code waits for a permit."""
@@ -216,8 +230,7 @@ class ExecutionPermits:
                 self._waits.remove(scope)
         if scope.cancelled_caught:
             raise RuntimeError(_OVER)
-        if claimed.per_s is None:
-            self._claims.add(claim)
+        (self._claims if claimed.per_s is None else self._begins).add(claim)
         if self._closed:
             self._give_back(claim)
             self._check_open()
@@ -232,6 +245,9 @@ class ExecutionPermits:
         if claim in self._claims:
             self._claims.remove(claim)
             self._permits.end(claim)
+        elif claim in self._begins:
+            self._begins.remove(claim)
+            self._permits.begun(claim)
 
     def close(self) -> None:
         """Give all back: the code of the execution has ended.  A task that it has left behind waits
@@ -239,7 +255,7 @@ class ExecutionPermits:
         self._closed = True
         for scope in self._waits:
             scope.cancel()
-        for claim in list(self._claims):
+        for claim in [*self._claims, *self._begins]:
             self._give_back(claim)
 
 
@@ -256,11 +272,18 @@ class CarriedPermits:
         """Wait for a permit."""
         work = partial(self._acquire, claimed)
         give_back: GiveBack = await self._carrier.call(work, self._carrier.soon)
-        return partial(self._carrier.soon, give_back)
+        return self._begun(claimed, give_back)
 
     def acquire_sync(self, claimed: Claimed) -> GiveBack:
         """Block the thread until it has a permit.  Raises ``RolloutCancelled``."""
         give_back: GiveBack = self._carrier.call_sync(partial(self._acquire, claimed))
+        return self._begun(claimed, give_back)
+
+    def _begun(self, claimed: Claimed, give_back: GiveBack) -> GiveBack:
+        """The code goes on: of a rate there is nothing to give back later."""
+        if claimed.per_s is not None:
+            self._carrier.soon(give_back)
+            return lambda: None
         return partial(self._carrier.soon, give_back)
 
 
