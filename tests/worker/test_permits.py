@@ -105,6 +105,7 @@ async def test_limits_hold_over_all_rollouts_of_a_server(backend: str):
             await until(lambda: [each.waiting for each in server.stats().permits] == [6])
             (permits,) = server.stats().permits
             assert (permits.name, permits.held, permits.limit) == ("limit:places", 2, 2)
+            await until(lambda: log.held == 2)  # the code hears of it later
             log.free.set()
         assert (log.entered, log.most, log.held) == (8, 2, 0)
 
