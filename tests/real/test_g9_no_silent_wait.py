@@ -85,11 +85,14 @@ async def test_g9_what_cannot_be_encoded_is_said_with_its_place(judge):
 async def test_g9_a_worker_that_exits_is_noticed_at_once(judge):
     """Also where nothing is silent: silence would be noticed after a minute."""
     async with serving(judge) as (_, calls):
-        for step in (["exit", 0], ["exit", 1], ["die", "SIGSEGV"], ["die", "SIGTERM"]):
+        for step in (
+            ["exit", 0], ["exit", 1], ["exit", 3], ["die", "SIGSEGV"], ["die", "SIGTERM"]
+        ):  # fmt: skip
             key = calls.start("-".join(map(str, step)), step, rerun=False)
             error = await calls.failure(key)
             assert error.verdict is Verdict.MAY_HAVE_RUN
             assert info_of(error).worker
+            assert "set up" not in str(error)  # status 3 is that of a broken environment, too
     judge.assert_at_most(1)
 
 

@@ -58,10 +58,7 @@ _log = logging.getLogger("trio_envserve.server")
 
 _MAIN = "from trio_envserve.worker.main import main; main()"
 _BOOT = f"import sys; sys.path.insert(0, sys.argv.pop(1)); {_MAIN}"
-_MEANINGS = {
-    3: ": its environment could not be set up",
-    CANNOT_RUN: ": its command could not be run",
-}
+_MEANINGS = {CANNOT_RUN: ": its command could not be run"}
 _POLL_S = 0.05
 _INSIST_S = END_S + 1.0
 """Time after which a guard is killed that has not killed its worker, in seconds."""
