@@ -168,6 +168,14 @@ async def test_a_first_process_that_answers_nothing_is_told_as_a_death(
                 await sandbox.run(command("true", "x" * large, timeout_s=0.1))
 
 
+async def test_command_that_process_1_would_not_take_cannot_be_started():
+    """It was told as the death of its sandbox."""
+    async with created(NAME) as (sandbox, _, _):
+        ended = await sandbox.run(command("true", "x" * (64 << 20)))
+        assert (ended.returncode, ended.stderr) == (126, b"true: Argument list too long\n")
+        assert await told(sandbox, "echo alive") == "alive\n"
+
+
 async def test_a_first_process_that_answers_anything_is_told_as_a_death():
     for reply in (b"", b"{", b"[" * 4095 + b"\n", b"{}\n", b'{"status": "0", "limit": ""}\n'):
         with pytest.raises(SandboxDied):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import fcntl
 import hashlib
 import importlib.resources
@@ -49,6 +50,7 @@ import trio
 from ..commands import CompletedProcess, CutOutput, completed, read_piece, write
 from ..core.errors import ConfigError
 from ..removal import remove_folder
+from .bubblewrap_init import MOST_BYTES
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
 INSTALL: Final = "install bubblewrap 0.8 or newer (in Debian and Ubuntu: apt install bubblewrap)"
@@ -397,7 +399,12 @@ class BubblewrapSandbox:
         """See ``OpenSandbox.run``."""
         env = {**VARIABLES, **command.env}
         asked = {"argv": [*command.argv], "cwd": command.cwd or HOME, "env": env}
+        request = json.dumps(asked).encode()
         out, err = CutOutput(command.most_bytes), CutOutput(command.most_bytes)
+        if len(request) > MOST_BYTES:  # the kernel takes a tenth of it
+            text = f"{command.argv[0]}: {os.strerror(errno.E2BIG)}\n"
+            err.take(text.encode(errors="backslashreplace"))
+            return completed(126, out.kept(), err.kept(), "")
         with ExitStack() as stack, ExitStack() as theirs:
 
             def pipe(reader: ExitStack, writer: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
@@ -414,7 +421,7 @@ class BubblewrapSandbox:
             connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             stack.enter_context(connection)
             with trio.move_on_after(END_S) as asking:
-                await self._ask(connection, asked, [stdin, to_stdout, to_stderr])
+                await self._ask(connection, request, [stdin, to_stdout, to_stderr])
             if asking.cancelled_caught:
                 raise SandboxDied(_SILENT)
             theirs.close()
@@ -441,10 +448,9 @@ class BubblewrapSandbox:
         return completed(status, out.kept(), err.kept(), reached)
 
     async def _ask(
-        self, connection: trio.socket.SocketType, asked: Any, streams: Sequence[IO[bytes]]
+        self, connection: trio.socket.SocketType, asked: bytes, streams: Sequence[IO[bytes]]
     ) -> None:
-        text = json.dumps(asked).encode()
-        request = memoryview(_LENGTH.pack(len(text)) + text)
+        request = memoryview(_LENGTH.pack(len(asked)) + asked)
         numbers = array.array("i", [each.fileno() for each in streams])
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
         try:
