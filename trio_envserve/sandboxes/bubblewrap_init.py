@@ -6,8 +6,9 @@ Theory of operation
 This process listens on a socket that only the worker can reach.  A connection is one command: four
 bytes of length and JSON, with the three descriptors of the command's streams; the answer is one
 line of JSON once the command has ended.  If the other side of a connection ends while its command
-runs, that is killed, with all that it has started and that is in its session.  Other processes that
-a command leaves run on, and die with this one, by the kernel's rule for process 1 of a namespace.
+runs, that is killed, with all that is below it or in its session.  Other processes that a command
+leaves, daemons for example, run on, and die with this one, by the kernel's rule for process 1 of a
+namespace.
 
 While nothing runs it sleeps.  Otherwise it sums up the memory of all processes, and kills them at
 the limit.
