@@ -592,12 +592,14 @@ class Pair(Joined):
         self.work(worker, self.workers[worker].take(SaveMade(what.number, state)))
         self.settle()
 
-    def want(self, resource: int, run: tuple[bytes, BeginRun] | None = None) -> str:
+    def want(
+        self, resource: int, run: tuple[bytes, BeginRun] | None = None, *, here: bool = False
+    ) -> str:
         """The name of a resource that an execution wants to create, by default the newest; empty if
         it gets none, or none yet."""
         worker, what = run or self.runs[-1]
         told = len(self.stated)
-        wanted = ResourceWanted(what.number, resource, "sandbox", "module:destroy")
+        wanted = ResourceWanted(what.number, resource, "sandbox", "module:destroy", here)
         self.work(worker, self.workers[worker].take(wanted))
         self.settle()
         return self.stated[-1][1].name if len(self.stated) > told else ""

@@ -57,6 +57,7 @@ class Process:
     """A worker, for the machine alone."""
 
     incarnation: bytes
+    host: str = ""
     live: dict[int, Any] = dataclasses.field(default_factory=dict)
     running: int = 0
     is_earlier: bool = False
@@ -279,6 +280,66 @@ def test_another_worker_has_the_next_try():
     machine.gives(scope.PAUSE_S)
     assert not machine.workers[first].cleanings
     assert machine.workers[1 - first].cleanings
+
+
+def of_hosts(*hosts: str, journal: bool = False) -> Machine:
+    """A machine whose workers are on these hosts."""
+    machine = Machine(journal=journal)
+    for worker, host in zip(machine.workers, hosts, strict=True):
+        worker.host = host
+    return machine
+
+
+def finds(machine: Machine, *hosts: str) -> None:
+    machine.resources.find_hosts(lambda: hosts, machine.now_s)
+    machine.save()
+
+
+@pytest.mark.parametrize("here", [1, None])
+def test_g13_resource_of_a_host_is_given_to_none_of_another_host(here: int | None):
+    """It found nothing there, and the resource was told as destroyed."""
+    machine = of_hosts("a", "b")
+    name = machine.intend(machine.runs(), here=here).name
+    machine.resources.lost(machine.workers[0], machine.now_s)
+    finds(machine, "a", "b")
+    given = machine.gives(0.0, 1)
+    assert [each.name for each in given] == ([] if here else [name])
+    if here:
+        assert [each["state"] for each in machine.resources.records(0.0)] == ["waiting"]
+        machine.workers[0] = Process(b"n" * 16, "a")
+        assert [each.name for each in machine.gives()] == [name]
+        assert list(machine.workers[0].cleanings) == [name]
+
+
+@pytest.mark.parametrize(("host", "where"), [("a", "the host a"), ("", "the server's own machine")])
+def test_g13_resource_of_a_host_that_is_gone_is_stuck_until_that_is_there_again(
+    host: str, where: str
+):
+    machine = of_hosts(host, "b")
+    name = machine.intend(machine.runs(), here=1).name
+    machine.resources.lost(machine.workers[0], machine.now_s)
+    for _ in range(2):
+        finds(machine, "b")
+    assert machine.gives(1000.0, 1) == []
+    (record,) = machine.resources.records(machine.now_s)
+    assert (record["state"], record["tries"]) == ("stuck", 0)
+    assert record["why"] == f"only a worker of {where} can destroy it, and there is none any more"
+    assert machine.resources.counts() == (1, 0, 1, 0)
+    (line,) = machine.lines
+    assert "start that again, with the same name, or destroy it there by hand (m:f)" in line
+    finds(machine, "b", host)
+    assert machine.resources.counts() == (1, 1, 0, 0)
+    assert [each.name for each in machine.gives(0.0, 0)] == [name]
+
+
+def test_g13_next_router_gives_a_resource_of_a_host_to_none_of_another_host():
+    machine = of_hosts("a", "b", journal=True)
+    name = machine.intend(machine.runs(), here=1).name
+    other = of_hosts("a", "b", journal=True)
+    other.resources.restore(remains_of(machine.journal.take()).resources.values(), other.now_s)
+    other.resources.earlier_dead(other.now_s)
+    assert other.gives(0.0, 1) == []
+    assert [each.name for each in other.gives(0.0, 0)] == [name]
 
 
 def test_worker_has_few_cleanings_at_once():

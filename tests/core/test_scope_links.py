@@ -106,6 +106,17 @@ def test_resource_of_a_dead_worker_is_given_to_another():
     assert [clean.turn for _, clean in pair.cleanings] == [1, 2]
 
 
+def test_g13_resource_of_this_machine_waits_for_its_workers():
+    pair = Pair.asked()
+    pair.want(0, here=True)
+    (resource,) = pair.router.resources.all.values()
+    assert resource.host == ""
+    pair.die()
+    pair.advance(12.0)
+    assert counts(pair) == (1, 1, 0, 0)
+    assert pair.router.workforce.hosts() == {""}
+
+
 def test_cleaning_whose_messages_are_lost_is_sent_again_and_runs_once():
     pair = Pair.asked()
     created(pair)

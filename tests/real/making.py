@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -50,3 +52,20 @@ class Making:
             if then == "waits":
                 await trio.sleep_forever()
         return {"key": key}
+
+
+def create(name: str) -> None:
+    """Make a folder that only this host has."""
+    Path(os.environ["HOST_FOLDERS"], name).mkdir()
+
+
+def destroy(name: str, handle: None) -> None:
+    """Remove it, if it is there."""
+    with suppress(FileNotFoundError):
+        Path(os.environ["HOST_FOLDERS"], name).rmdir()
+
+
+async def held_here(rollout: Rollout) -> None:
+    """Hold a folder of this host, and wait."""
+    async with rollout.resource("folder", create, destroy, here=True):
+        await trio.sleep_forever()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ import trio
 from tests.proc import is_alive
 from tests.real.judge import Judge
 from tests.real.support import (
+    ANY_PORT,
+    PATIENCE_S,
+    QUICK,
+    QUICK_CLIENT,
     SOON_S,
     assert_gone,
     is_doomed,
@@ -22,7 +27,15 @@ from tests.real.support import (
     serving_process,
     until,
 )
-from trio_envserve import RolloutFailed, WorkerLost, open_server
+from trio_envserve import (
+    ClientLimits,
+    RolloutFailed,
+    ServerLimits,
+    WorkerLost,
+    open_client,
+    open_host,
+    open_server,
+)
 from trio_envserve.worker import folders
 
 MAKING = "tests.real.making:Making"
@@ -130,3 +143,38 @@ async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processe
     async with open_server("arithmetic", workers=0):
         with trio.fail_after(SOON_S):
             await until(lambda: not left.exists())
+
+
+async def test_g13_resource_of_a_killed_worker_is_destroyed_by_one_of_the_same_host(tmp_path: Path):
+    """A worker of the other host found nothing, and the resource was told as destroyed."""
+    made = [tmp_path / name for name in ("h0", "h1")]
+    for each in made:
+        each.mkdir()
+    with trio.fail_after(PATIENCE_S):
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(
+                open_server(
+                    "tests.real.making:held_here", workers=0, hosts_bind=ANY_PORT,
+                    limits=ServerLimits(**QUICK),
+                )
+            )  # fmt: skip
+            assert server.hosts_address is not None
+            for each in made:
+                environ = [{"HOST_FOLDERS": str(each)}]
+                await stack.enter_async_context(
+                    open_host(
+                        server.hosts_address, workers=1, name=each.name, worker_environ=environ
+                    )
+                )
+            client = await stack.enter_async_context(
+                open_client(server.address, limits=ClientLimits(**QUICK_CLIENT))
+            )
+            await until(lambda: server.status().ready == 2)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.outcome, {})
+                await until(lambda: [each for host in made for each in host.iterdir()])
+                (busy,) = [each for each in server.stats().per_worker if each.pending]
+                assert busy.pid is not None
+                os.kill(busy.pid, signal.SIGKILL)
+            await until(lambda: server.stats().resources_destroyed == 1)
+            assert [each for host in made for each in host.iterdir()] == []

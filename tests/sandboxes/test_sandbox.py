@@ -101,9 +101,9 @@ async def test_files_go_there_and_back():
 
 
 @asynccontextmanager
-async def held(kind: str, create: Any, destroy: Any) -> AsyncIterator[Any]:
+async def held(kind: str, create: Any, destroy: Any, *, here: bool) -> AsyncIterator[Any]:
     """A resource in this process, whose end does not depend on anybody."""
-    assert kind == "sandbox"
+    assert (kind, here) == ("sandbox", True)
     name, handle = f"held-{id(create)}", None
     try:
         handle = await create(name)

@@ -39,14 +39,15 @@ def test_g13_resource_was_destroyed_again_as_its_maker_had_not_heard_that_it_gav
 class Watched:
     """A judge of a resource that an execution on one of two workers has made."""
 
-    def __init__(self, *, journal: bool = True) -> None:
+    def __init__(self, *, journal: bool = True, here: bool = False) -> None:
         plan = plan_of(0, resources=True)
         faults = plan.faults | {FaultKind.JOURNAL} if journal else plan.faults - {FaultKind.JOURNAL}
         object.__setattr__(plan, "faults", faults)
         self.judge = ResourceJudge(plan)
-        for worker in ("w0", "w1"):
-            self.see("is", worker, {"server": "server0"})
-        self.see("makes", "w0", 0, "name")
+        for worker in ("w0", "w1", "w2"):
+            host = "another" if worker == "w2" else "one"
+            self.see("is", worker, {"server": "server0", "machine": host})
+        self.see("makes", "w0", 0, "name", here)
 
     def see(self, kind: str, who: str, *what: object) -> list[str]:
         """The violations that an event shows."""
@@ -129,5 +130,16 @@ def test_g13_next_server_knows_what_is_gone_if_there_is_a_journal(journal: bool)
     assert bool(watched.see("destroys", "w1", "name")) is journal
 
 
+@pytest.mark.parametrize("here", [False, True])
+def test_g13_resource_of_a_host_that_is_destroyed_from_another_one_is_seen(here: bool):
+    watched = Watched(here=here)
+    watched.see("is", "w0", {"died_s": 1.0})
+    found = ["resource name is destroyed by w2, which is not on its host"] if here else []
+    assert watched.see("destroys", "w2", "name") == found
+    assert Watched(here=here).see("destroys", "w1", "name") == [
+        "resource name is destroyed by w1, and its execution lives"
+    ]
+
+
 def test_g13_name_that_is_given_twice_is_seen():
-    assert Watched().see("makes", "w1", 0, "name") == ["the name name is given twice"]
+    assert Watched().see("makes", "w1", 0, "name", False) == ["the name name is given twice"]

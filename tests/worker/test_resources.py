@@ -464,6 +464,11 @@ def test_create_that_is_no_function_is_refused():
         wanted_resource("sandbox", 3, destroy)
 
 
+def test_place_of_a_resource_that_is_no_bool_is_refused():
+    with pytest.raises(TypeError, match="here of the resource sandbox is True or False, not 'h1'"):
+        wanted_resource("sandbox", create, destroy, "h1")
+
+
 def test_create_that_was_called_already_is_refused_without_a_warning():
     with pytest.raises(TypeError, match="not coroutine: write its name without a call"):
         wanted_resource("sandbox", acreate("name"), destroy)

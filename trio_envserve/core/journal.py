@@ -133,6 +133,8 @@ class ResourceOpened(NamedTuple):
     there."""
     dispatch: int
     place: int
+    host: str | None = None
+    """Host whose workers alone can destroy it, by name; empty: this machine; None: any can."""
 
 
 class ResourceCreated(NamedTuple):

@@ -458,6 +458,8 @@ class Router:
             ) and len(self.resources.all) > len(self.resources.stuck)
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
+            if not self.works.earlier_lives:  # hosts of an earlier router may come back
+                self.resources.find_hosts(self.workforce.hosts, awake_s)
             self.workforce.clean(awake_s)
         self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
         self._go_on_closing(now_s)

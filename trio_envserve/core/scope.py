@@ -15,6 +15,10 @@ holder is proven dead: never because somebody waited long enough (G1).  A resour
 is given to another worker.  A statement about another holder's resource, or about one that is gone,
 is answered and changes nothing.
 
+A resource may be *of a host*: a folder, for example, which no other machine has.  Then it is only
+given to workers of that host: a worker of another host would find nothing, and take that for a
+success.  If the host is gone, the resource is stuck until a host of that name is there again.
+
 So a destroy never runs twice at the same time.  It runs again only after a failure, or if the
 holder died before the success was written down.  After ``destroy_tries`` failed cleanings the
 resource is *stuck*: the statistics show it, and the next server with this journal tries again.
@@ -35,7 +39,7 @@ import dataclasses
 import enum
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, final
 
@@ -102,6 +106,8 @@ class Holder(Protocol):
     """A worker as resources see it."""
 
     incarnation: Incarnation
+    host: str
+    """Name of its host; empty for a worker of this machine."""
     is_earlier: bool
     """Whether an earlier router has started it."""
     live: dict[int, Any]
@@ -143,6 +149,8 @@ class HeldResource:
     """Request whose execution made it."""
     since_s: float
     """Moment of the intent, or of the restart, on the awake clock."""
+    host: str | None = None
+    """Host whose workers alone can destroy it; empty: this machine; None: any can."""
     after: int = 0
     """Number of journal records that must be safe before the name is sent."""
     incarnation: Incarnation = b""
@@ -235,8 +243,10 @@ class Resources:
         self.unsafe = OrderedDict()
         self.waiting: dict[HeldResource, None] = {}
         """Resources without a holder that are not stuck."""
-        self._due: list[tuple[float, int, HeldResource]] = []
-        """A heap of these: the earliest moment at which each may be given to a worker."""
+        self._due: dict[str | None, list[tuple[float, int, HeldResource]]] = {}
+        """Heaps of these, by host: the earliest moment at which each may be given to a worker."""
+        self._away: dict[str, list[HeldResource]] = {}
+        """Stuck ones whose host is gone, by host."""
         self._cleaned: OrderedDict[HeldResource, None] = OrderedDict()
         """Resources whose cleanings are under way and not overdue, the longest ago first."""
         self.stuck: dict[HeldResource, None] = {}
@@ -261,7 +271,7 @@ class Resources:
         """Enter a resource, and answer with its name, or why it is refused.  An intent with a name
         is that of an earlier router, or comes again.  ProtocolError if no worker of this project
         would send it."""
-        _, place, kind, destroy, named = intent
+        _, place, kind, destroy, named, _ = intent
         for text, most in (
             (kind, RESOURCE_KIND_BYTES), (destroy, RESOURCE_REFERENCE_BYTES),
             (named or "name", NAME_BYTES),
@@ -320,12 +330,12 @@ class Resources:
         number, self._next = self._next, self._next + 1
         made = HeldResource(
             number, intent.name or f"{self._epoch}-{number}", intent.kind, intent.destroy,
-            RequestId(account, sequence), now_s, incarnation=worker.incarnation,
-            dispatch=intent.number, place=intent.resource,
+            RequestId(account, sequence), now_s, worker.host if intent.here else None,
+            incarnation=worker.incarnation, dispatch=intent.number, place=intent.resource,
         )  # fmt: skip
         self._journal.append(
             ResourceOpened, number, made.name, made.kind, made.destroy, account, sequence,
-            worker.incarnation, intent.number, intent.resource,
+            worker.incarnation, intent.number, intent.resource, made.host,
         )  # fmt: skip
         made.after = self._journal.appended
         self._add(made)
@@ -453,7 +463,8 @@ class Resources:
 
     def _wait(self, resource: HeldResource, due_s: float) -> None:
         self.waiting[resource] = None
-        heapq.heappush(self._due, (due_s, resource.number, resource))
+        heap = self._due.setdefault(resource.host, [])
+        heapq.heappush(heap, (due_s, resource.number, resource))
 
     def _let_go(self, resource: HeldResource) -> None:
         """Take a resource from its holder, and record that."""
@@ -496,11 +507,18 @@ class Resources:
 
     def give(self, now_s: float, workers: Iterable[Holder]) -> None:
         """Give resources without a holder to these workers, in the order in which they are due."""
-        if not self._due or self._due[0][0] > now_s:
+        due = [host for host, heap in self._due.items() if heap[0][0] <= now_s]
+        if not due:
             return
         ready = [each for each in workers if len(each.cleanings) < CLEANINGS_MOST]
-        while ready and self._due and self._due[0][0] <= now_s:
-            _, _, resource = heapq.heappop(self._due)
+        for host in due:
+            self._give_of(host, [each for each in ready if host in (None, each.host)], now_s)
+
+    def _give_of(self, host: str | None, ready: list[Holder], now_s: float) -> None:
+        heap = self._due[host]
+        ready = [each for each in ready if len(each.cleanings) < CLEANINGS_MOST]
+        while ready and heap and heap[0][0] <= now_s:
+            _, _, resource = heapq.heappop(heap)
             worker = min(
                 ready, key=lambda each: (each is resource.before, len(each.cleanings), each.running)
             )
@@ -508,6 +526,37 @@ class Resources:
             self._give(resource, worker, now_s)
             if len(worker.cleanings) >= CLEANINGS_MOST:
                 ready.remove(worker)
+        if not heap:
+            del self._due[host]
+
+    def find_hosts(self, hosts: Callable[[], Collection[str]], now_s: float) -> None:
+        """Take out of the line whatever waits for a host that is not there any more, and back into
+        it once that is there again."""
+        gone_for = [host for host in self._due if host is not None]
+        if not gone_for and not self._away:
+            return
+        here = hosts()
+        for host in gone_for:
+            if host not in here:
+                self._lose(host)
+        for host in [each for each in self._away if each in here]:
+            for resource in self._away.pop(host):
+                del self.stuck[resource]
+                resource.is_stuck = False
+                self._wait(resource, now_s)
+
+    def _lose(self, host: str) -> None:
+        where = f"the host {host}" if host else "the server's own machine"
+        for _, _, resource in sorted(self._due.pop(host)):
+            del self.waiting[resource]
+            self._away.setdefault(host, []).append(resource)
+            resource.is_stuck = True
+            self.stuck[resource] = None
+            resource.why = f"only a worker of {where} can destroy it, and there is none any more"
+            self._warn(
+                f"{resource.text} is stuck: {resource.why}; start that again, with the same name, "
+                f"or destroy it there by hand ({resource.destroy.replace('|', ', ')})"
+            )
 
     def _give(self, resource: HeldResource, worker: Holder, now_s: float) -> None:
         resource.turn += 1
@@ -559,8 +608,9 @@ class Resources:
             opened = each.opened
             resource = HeldResource(
                 opened.resource, opened.name, opened.kind, opened.destroy,
-                RequestId(opened.account, opened.sequence), now_s, incarnation=each.incarnation,
-                dispatch=opened.dispatch, place=opened.place, turn=each.turn, handle=each.handle,
+                RequestId(opened.account, opened.sequence), now_s, opened.host,
+                incarnation=each.incarnation, dispatch=opened.dispatch, place=opened.place,
+                turn=each.turn, handle=each.handle,
             )  # fmt: skip
             self._next = max(self._next, resource.number + 1)
             self._add(resource)
@@ -749,7 +799,7 @@ class OpenResources:
         return Stated(each.intent.resource, name, refused)
 
     def _drop(self, each: _OpenResource) -> None:
-        number, resource, *_, name = each.intent
+        number, resource, _, _, name, _ = each.intent
         del self.open[resource]
         self._named.pop(name or "", None)
         made = self._made[number]

@@ -162,6 +162,8 @@ class ResourceWanted(NamedTuple):
     """Number of the resource, greater than all before."""
     kind: str
     destroy: str
+    here: bool = False
+    """Whether only workers of this host can destroy it."""
 
 
 class ResourceTold(NamedTuple):
@@ -580,11 +582,11 @@ class WorkerCore:
 
     def _resource_wanted(self, given: ResourceWanted) -> list[WorkerEffect]:
         """State an intent, if its execution runs."""
-        number, resource, *_ = given
+        number, resource, kind, destroy, here = given
         if number not in self.running or number in self._cancelled:
             return [Stated(resource, "", ENDED)]
         self._stateful.add(number)
-        intent = ResourceIntended(*given)
+        intent = ResourceIntended(number, resource, kind, destroy, here=1 if here else None)
         self._resources.intend(intent, self._beat)
         return [self._send(intent)]
 

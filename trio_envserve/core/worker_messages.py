@@ -152,13 +152,14 @@ class ResourceIntended(NamedTuple):
     """The execution ``number`` is about to create a resource, outside of the worker, of a ``kind``;
     ``destroy`` refers to the function that destroys it.  ``resource`` counts per incarnation.  It
     is sent again until :class:`ResourceAnswer` comes with a name; to another router with the
-    ``name`` that it has."""
+    ``name`` that it has.  ``here``: 1 if only workers of this host can destroy it."""
 
     number: Uint
     resource: Uint
     kind: Text
     destroy: Text
     name: OptionalText = None
+    here: Count = None
 
 
 class ResourceStated(NamedTuple):

@@ -463,6 +463,10 @@ class Workforce:
         )  # fmt: skip
         self.dispatches.resources.give(now_s, well)
 
+    def hosts(self) -> set[str]:
+        """Names of the hosts that have workers, or are to have some; empty: this machine."""
+        return {slot.host for slot in self.pool.slots if not slot.closed}
+
     def _missing(self, life: Life, missing: Missing) -> None:
         worker = self.workers.get(life.id)
         if worker is not None:

@@ -447,8 +447,9 @@ class Rollout:
         return completed
 
     def resource(
-        self, kind: str, create: Callable[[str], Any], destroy: Callable[[str, Any], Any]
-    ) -> Resource:
+        self, kind: str, create: Callable[[str], Any], destroy: Callable[[str, Any], Any], *,
+        here: bool = False,
+    ) -> Resource:  # fmt: skip
         """A resource for this block, such as a sandbox, that lives outside of the process and is
         destroyed when the rollout is over, whatever ends it::
 
@@ -468,8 +469,10 @@ class Rollout:
             destroy: Called with the name and the handle, or None for that if nobody knows whether
                 anything was created; then the name finds it.  A function at the top of a module;
                 it may be called again for what is gone.
+            here: Whether it is of this machine, as a folder is: then only a worker of the same
+                host destroys it. By default a worker of any host may.
         """
-        wanted = wanted_resource(kind, create, destroy)
+        wanted = wanted_resource(kind, create, destroy, here)
         if self._resources is None:
             raise RuntimeError("no worker runs this rollout, so nobody keeps its resources")
         return Resource(self._resources(), wanted)

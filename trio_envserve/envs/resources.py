@@ -42,6 +42,13 @@ class WantedResource(NamedTuple):
     destroy: Callable[[str, Any], Any]
     reference: str
     """Reference to ``destroy``."""
+    here: bool
+    """Whether only workers of this machine can destroy it."""
+
+    @property
+    def stated(self) -> tuple[str, str, bool]:
+        """Kind, reference and ``here``: the part that the server keeps."""
+        return self.kind, self.reference, self.here
 
 
 class ResourceKeeper(Protocol):
@@ -122,7 +129,7 @@ class Resource:
             )
 
 
-def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
+def wanted_resource(kind: Any, create: Any, destroy: Any, here: Any = False) -> WantedResource:
     """The resource of ``rollout.resource``.  Raises TypeError or ValueError."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of a resource is text, not {type(kind).__name__}")
@@ -141,7 +148,9 @@ def wanted_resource(kind: Any, create: Any, destroy: Any) -> WantedResource:
     _check_call(f"create of the resource {kind}", create, "name")
     reference = _reference(kind, destroy)
     _check_call(f"destroy of the resource {kind}", destroy, "name", "handle")
-    return WantedResource(str.__str__(kind), create, destroy, reference)
+    if type(here) is not bool:
+        raise TypeError(f"here of the resource {kind} is True or False, not {here!r:.80}")
+    return WantedResource(str.__str__(kind), create, destroy, reference, here)
 
 
 def _reference(kind: str, destroy: Any) -> str:

@@ -53,6 +53,9 @@ from ..removal import remove_folder
 from .bubblewrap_init import MOST_BYTES
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
+here: Final = True
+"""Its sandboxes are of their machine."""
+
 INSTALL: Final = "install bubblewrap 0.8 or newer (in Debian and Ubuntu: apt install bubblewrap)"
 HOME: Final = "/home/sandbox"
 USER: Final = 1000

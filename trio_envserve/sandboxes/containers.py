@@ -66,6 +66,9 @@ _PID_BYTES = 12
 class Containers:
     """The provider for one program."""
 
+    here: Final = True
+    """Its sandboxes are of their machine."""
+
     def __init__(self, program: str, destroy: Callable[[str, Any], None]) -> None:
         self.program = program
         self.destroy = destroy

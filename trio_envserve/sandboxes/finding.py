@@ -57,3 +57,9 @@ def find_provider(name: str) -> Provider:
     if missing:
         raise ConfigError(f"the provider {name!r} of sandboxes has no {', '.join(missing)}()")
     return cast(Provider, found)
+
+
+def is_of_machine(provider: Provider) -> bool:
+    """Whether only a worker of the machine that made a sandbox can destroy it, as the provider says
+    by a true ``here``."""
+    return bool(getattr(provider, "here", False))

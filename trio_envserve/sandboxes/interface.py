@@ -7,7 +7,8 @@ A *provider* makes sandboxes of one kind.  A provider is an object or a module w
 outlives the call and belongs to a name; ``open`` returns an object that runs commands in the
 sandbox; ``destroy`` removes everything that belongs to the name, and may be called by another
 process after the one that created the sandbox has died.  ``destroy`` needs only the name, and does
-nothing if nothing is left.
+nothing if nothing is left.  If that works on the sandbox's own machine only, the provider has
+``here = True``.
 
 A provider only runs commands.  Files are read and written by commands in the sandbox, so that no
 path in the sandbox is ever followed outside of it.

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias, final
 from ..commands import CompletedProcess, encoded, run_of, variables_of, words_of
 from ..core.errors import ConfigError
 from ..near import did_you_mean
-from .finding import find_provider
+from .finding import find_provider, is_of_machine
 from .interface import (
     FILE_BYTES,
     OUTPUT_BYTES,
@@ -259,12 +259,13 @@ class SandboxBlock:
         provider, spec, carrier = self._provider, self._made.spec, self._carrier
         names: list[str] = []
         provider.check(spec)
+        here = is_of_machine(provider)
 
         async def create(name: str) -> Any:
             names.append(name)
             return await carrier.call(functools.partial(provider.create, name, spec))
 
-        async with self._hold(KIND, create, provider.destroy) as handle:
+        async with self._hold(KIND, create, provider.destroy, here=here) as handle:
             opened = await carrier.call(functools.partial(provider.open, handle))
             sandbox = Sandbox(names[0], opened, carrier, spec.env)
             try:
@@ -279,12 +280,13 @@ class SandboxBlock:
         provider, spec, carrier = self._provider, self._made.spec, self._carrier
         names: list[str] = []
         provider.check(spec)
+        here = is_of_machine(provider)
 
         def create(name: str) -> Any:
             names.append(name)
             return carrier.call_sync(functools.partial(provider.create, name, spec))
 
-        with self._hold(KIND, create, provider.destroy) as handle:
+        with self._hold(KIND, create, provider.destroy, here=here) as handle:
             opened = carrier.call_sync(functools.partial(provider.open, handle))
             sandbox = Sandbox(names[0], opened, carrier, spec.env)
             try:

@@ -227,7 +227,7 @@ class ExecutionResources:
         worker.open[resource.place] = resource
         self._mine[resource] = None
         try:
-            worker.take(ResourceWanted(self._number, resource.place, wanted.kind, wanted.reference))
+            worker.take(ResourceWanted(self._number, resource.place, *wanted.stated))
             await resource.answered.wait()
         except trio.Cancelled:
             del self._mine[resource]

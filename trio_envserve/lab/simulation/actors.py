@@ -429,6 +429,8 @@ class SimResource:
 
     run: BeginRun
     name: str = ""
+    here: bool = False
+    """Whether it is of its machine."""
     is_ending: bool = False
 
     @property
@@ -687,7 +689,8 @@ class SimWorker(SimProcess):
         place = next(self._places)
         self._resources[place] = SimResource(run)
         self.world.faults[FaultKind.RESOURCES] += 1
-        self._take(ResourceWanted(run.number, place, "sandbox", "module:destroy"))
+        here = self._resources[place].here = bool(place % 2)
+        self._take(ResourceWanted(run.number, place, "sandbox", "module:destroy", here))
 
     def _stated(self, news: Stated) -> None:
         """Code is told the name of a resource, or that its handle is safe."""
@@ -707,7 +710,7 @@ class SimWorker(SimProcess):
             self._closed(number)
         else:
             each.name = news.name
-            self.world.happened("makes", self.name, "", number, news.name)
+            self.world.happened("makes", self.name, "", number, news.name, each.here)
             self.events.after(self._fate.uniform(0.0, 0.3), self.post, self._made, news.resource)
 
     def _made(self, place: int) -> None:

@@ -5,7 +5,8 @@ Theory of operation
 The environment's own log tells when a resource may exist, when a destroy of it begins, and how that
 ends.  Beside the log the judge believes one thing: a server that answers that a resource is gone
 has written that down.  So a destroy may be repeated only if its worker died before the success was
-written down.  A process that sleeps destroys nothing until it wakes.
+written down.  A process that sleeps destroys nothing until it wakes.  A worker of another host
+destroys nothing that is of its host: it would find nothing.
 
 At the end every resource is destroyed, but those that the last server calls stuck.  A server
 without a journal loses its knowledge: the next one may have a resource destroyed again that the
@@ -39,6 +40,8 @@ class MadeResource:
     """Worker whose execution may have made it; empty: none ever has."""
     number: int = -1
     """Number of the execution at that worker."""
+    host: str | None = None
+    """Host whose workers alone can destroy it; None: any worker can."""
     exists: bool = False
     is_left: bool = False
     """Whether the execution has failed to destroy it."""
@@ -59,6 +62,8 @@ class ResourceJudge(Judge):
         self._made: dict[str, MadeResource] = {}
         self._home: dict[str, str] = {}
         """Server of each worker."""
+        self._hosts: dict[str, str] = {}
+        """Name of the host of each worker that has one; others are on the server's machine."""
         self._dead: set[str] = set()
         self._asleep: set[str] = set()
         self._ended: set[tuple[str, int]] = set()
@@ -80,10 +85,11 @@ class ResourceJudge(Judge):
             case "ended":
                 self._ended.add((who, what[0]))
             case "makes":
-                number, name = what
+                number, name, here = what
                 if name in self._made:
                     return [Violation("G13", event.at_s, f"the name {name} is given twice")]
-                self._made[name] = MadeResource(who, number, exists=True)
+                host = self._hosts.get(who, "") if here else None
+                self._made[name] = MadeResource(who, number, host, exists=True)
             case "destroys":
                 return self._destroys(event, what[0])
             case "destroyed":
@@ -99,6 +105,8 @@ class ResourceJudge(Judge):
     def _is(self, who: str, facts: dict[str, object]) -> None:
         if "server" in facts:
             self._home[who] = str(facts["server"])
+        if "machine" in facts:
+            self._hosts[who] = str(facts["machine"]).rstrip("'")  # of two with one name
         if "epoch" in facts and not self._durable:  # another server, which knows nothing of it
             for made in self._made.values():
                 made.is_over, made.destroyed_by = False, ""
@@ -127,6 +135,9 @@ class ResourceJudge(Judge):
         lives = self._runs(made.maker) and (made.maker, made.number) not in self._ended
         if made.maker != who and lives and not made.is_left:
             text = f"resource {name} is destroyed by {who}, and its execution lives"
+            found.append(Violation("G13", at_s, text))
+        if made.host not in (None, self._hosts.get(who, "")):
+            text = f"resource {name} is destroyed by {who}, which is not on its host"
             found.append(Violation("G13", at_s, text))
         return found + self._twice(event, name, made)
 
