@@ -13,7 +13,7 @@ import trio
 
 from tests.real.environments import MIB
 from tests.real.support import PATIENCE_S, open_calls, open_server, pid_of, until, worker_of
-from trio_envserve.core.heartbeat import Heartbeat, HeartbeatLines
+from trio_envserve.core.heartbeat import Heartbeat, HeartbeatLines, StackQuestion
 from trio_envserve.worker.heartbeat import HeartbeatThread
 
 LONG = Heartbeat(1.0, 2, "a stack" * 2_000)
@@ -47,9 +47,22 @@ def test_a_stack_that_changes_while_it_is_read_does_not_end_the_heartbeat(
     with ours, theirs:
         late = HeartbeatThread(theirs, os.getppid(), heartbeat_s=1.0, blocked_report_s=0.0)
         late._send_heartbeat()
-        heard = HeartbeatLines().feed(ours.recv(1 << 20))
-    assert heard is not None
+        [heard] = HeartbeatLines().feed(ours.recv(1 << 20))
     assert heard.where.startswith("the stack changed while it was read: AttributeError")
+
+
+async def test_questions_that_came_together_are_all_answered():
+    """Five of six lines of ``status --slow`` were empty: only the last question was answered."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        heartbeat = HeartbeatThread(theirs, os.getppid(), heartbeat_s=1.0, blocked_report_s=1.0)
+        heartbeat.touch(1.0)
+        ours.sendall(b"".join(StackQuestion(each, f"ab#{each}").to_line() for each in range(6)))
+        assert heartbeat._server_listens()
+        for _ in range(7):
+            heartbeat._send_heartbeat()
+        heard = HeartbeatLines().feed(ours.recv(1 << 20))
+    assert [each.asked for each in heard] == [*range(6), None]
 
 
 # -- a worker without descriptors ------------------------------------------------

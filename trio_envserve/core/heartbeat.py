@@ -10,11 +10,12 @@ same form with the field ``"holder": request``, which is no sign of life.
 
 A line comes from a process in which any code runs, so it is checked like a peer's message: it has
 at most :data:`HEARTBEAT_LINE_BYTES`, and every field is checked.  Of lines that arrive together
-only the last one counts.
+the last one counts, and before it the answers to questions, :data:`ANSWERS_MOST` lines in all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, NamedTuple, final
 
@@ -25,6 +26,10 @@ HEARTBEAT_LINE_BYTES = 64 * 1024
 
 WHERE_BESIDE_STACK = 2048
 """Most characters of ``where`` in a line that also has a stack."""
+
+ANSWERS_MOST = 16
+"""Most questions of a server that wait for their answers in a worker's process, and most heartbeats
+that are taken of one read."""
 
 HOLDER_CHARACTERS = 200
 """Most characters of the holder of an interpreter."""
@@ -92,14 +97,14 @@ class StackQuestion(NamedTuple):
         return _line({"stack": self.number, "request": self.request})
 
     @classmethod
-    def of(cls, data: bytes) -> StackQuestion | None:
-        """The last complete question in the bytes that were read; None if there is none."""
-        line = data.rpartition(b"\n")[0].rpartition(b"\n")[2]
-        try:
-            record = json.loads(line)
-            return cls(int(record["stack"]), str(record["request"]))
-        except (ValueError, KeyError, TypeError):
-            return None
+    def read(cls, data: bytes) -> list[StackQuestion]:
+        """The complete questions in the bytes that were read, the last :data:`ANSWERS_MOST`."""
+        found = []
+        for line in data.split(b"\n")[:-1][-ANSWERS_MOST:]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                found.append(cls(int(record["stack"]), str(record["request"])))
+        return found
 
 
 def _line(fields: dict[str, Any]) -> bytes:
@@ -115,20 +120,33 @@ class HeartbeatLines:
         self._skipping = False
         """Whether the current line is too long and is being skipped."""
 
-    def feed(self, data: bytes) -> Heartbeat | None:
-        """The last complete heartbeat; None if there is none.  ValueError if it is malformed."""
+    def feed(self, data: bytes) -> list[Heartbeat]:
+        """The last complete heartbeat, behind the answers among those before it.  ValueError if it
+        is malformed."""
         before, newline, self._rest = (self._rest + data).rpartition(b"\n")
-        line = before.rpartition(b"\n")[2]
+        earlier, _, line = before.rpartition(b"\n")
         too_long = (self._skipping and line == before) or len(line) > HEARTBEAT_LINE_BYTES
         if newline:
             self._skipping = False
         if len(self._rest) > HEARTBEAT_LINE_BYTES:
             self._rest, self._skipping = b"", True
         if not newline:
-            return None
+            return []
         if too_long:
             raise ValueError(f"a line of more than {HEARTBEAT_LINE_BYTES} bytes")
-        return _parsed(line)
+        last = _parsed(line)
+        return [*_answers(earlier), last]
+
+
+def _answers(lines: bytes) -> list[Heartbeat]:
+    """The heartbeats with an answer among the last of these lines."""
+    found = []
+    for line in lines.split(b"\n")[1 - ANSWERS_MOST :]:
+        with contextlib.suppress(ValueError):
+            heartbeat = _parsed(line)
+            if heartbeat.asked is not None:
+                found.append(heartbeat)
+    return found
 
 
 def _parsed(line: bytes) -> Heartbeat:

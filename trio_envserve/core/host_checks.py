@@ -173,12 +173,12 @@ def is_hello(frames: Sequence[Body], header_bytes: int) -> bool:
 
 def _heartbeat(item: Item) -> Heartbeat:
     try:
-        heartbeat = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
+        heartbeats = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
     except ValueError as error:
         raise ProtocolError(f"malformed heartbeat: {error}") from None
-    if heartbeat is None:
+    if not heartbeats:
         raise ProtocolError("malformed heartbeat: its line has no end")
-    return heartbeat
+    return heartbeats[-1]
 
 
 def _number(item: Item) -> int:

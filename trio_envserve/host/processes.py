@@ -157,13 +157,13 @@ class WorkerProcess:
             if not data:
                 return
             try:
-                heartbeat = lines.feed(data)
+                heartbeats = lines.feed(data)
             except ValueError as error:
                 if not warned:
                     _log.warning("pid %d sends a malformed heartbeat: %s", self.pid, error)
                 warned = True
             else:
-                if heartbeat is not None:
+                for heartbeat in heartbeats:
                     heard(heartbeat)
 
     async def _holder(self, threads: list[int]) -> Heartbeat | None:

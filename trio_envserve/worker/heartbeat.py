@@ -25,11 +25,12 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core.heartbeat import Heartbeat, StackQuestion
+from ..core.heartbeat import ANSWERS_MOST, Heartbeat, StackQuestion
 from ..core.lag import BlockedFor
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class HeartbeatThread:
         self._loop_thread = threading.get_ident()
         self._root: trio.lowlevel.Task | None = None
         """Root of the loop's tasks, once the loop runs."""
-        self._question: StackQuestion | None = None
-        """The server's last question that has no answer yet."""
+        self._questions: deque[StackQuestion] = deque(maxlen=ANSWERS_MOST)
+        """The server's questions that have no answer yet."""
 
     def touch(self, period_s: float) -> None:
         """Note that the loop runs, and will call this again after ``period_s``."""
@@ -81,7 +82,10 @@ class HeartbeatThread:
         poll = select.poll()
         poll.register(self._signs, select.POLLIN)
         while True:
-            if poll.poll(self._heartbeat_s * 1000) and not self._server_listens():
+            # A line goes out for each question at once, unless the server does not read.
+            goes_on = self._questions and not self._unsent
+            wait_ms = 0 if goes_on else self._heartbeat_s * 1000
+            if poll.poll(wait_ms) and not self._server_listens():
                 end_process_group()
             # A process that the server has forked may keep the other end open.
             if os.getppid() != self._parent:
@@ -90,8 +94,8 @@ class HeartbeatThread:
 
     def _server_listens(self) -> bool:
         try:
-            data = self._signs.recv(1024, socket.MSG_DONTWAIT)
-            self._question = StackQuestion.of(data) or self._question
+            data = self._signs.recv(4096, socket.MSG_DONTWAIT)
+            self._questions += StackQuestion.read(data)
             return bool(data)
         except BlockingIOError:
             return True
@@ -109,7 +113,7 @@ class HeartbeatThread:
     def _heartbeat(self) -> Heartbeat:
         lag_s = self._lag_s()
         where = _read(self._loop_stack) if lag_s >= self._blocked_report_s else ""
-        question, self._question = self._question, None
+        question = self._questions.popleft() if self._questions else None
         if question is None or self._root is None:
             return Heartbeat(lag_s, memory_bytes(), where)
         thread = self._loop_thread if lag_s >= self._heartbeat_s else None
