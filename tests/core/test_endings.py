@@ -13,7 +13,7 @@ from .test_errors import BASES, CONCRETE
 
 WITHOUT_CLASS = {
     "key-deleted", "busy", "not-ready", "no-reward", "internal", "foreign-version", "malformed",
-    "stopping", "unreadable",
+    "server-stopped", "stopping", "unreadable",
 }  # fmt: skip
 """Codes that nobody catches by a class of their own."""
 

@@ -48,7 +48,8 @@ LOST = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
         (outcomes.deadline, entry(WAITING), "never-started", Verdict.DID_NOT_RUN, 1),
         (outcomes.stopping, entry(WAITING), "stopping", Verdict.DID_NOT_RUN, 1),
         (outcomes.stopping, entry(WAITING, executions=1), "worker-lost", Verdict.MAY_HAVE_RUN, 1),
-        (outcomes.stopped, entry(RUNNING, executions=1), "cancelled", Verdict.MAY_HAVE_RUN, 2),
+        # It was put down to the caller, as a cancel.
+        (outcomes.stopped, entry(RUNNING, executions=1), "server-stopped", Verdict.MAY_HAVE_RUN, 2),
         (
             LOST, entry(RUNNING, executions=1), "worker-lost",
             Verdict.MAY_HAVE_RUN, 1,

@@ -132,6 +132,7 @@ def _rows() -> tuple[Ending, ...]:
             "its code held the interpreter of its worker until that was killed"),
         row("server-lost", may, infrastructure, True, True,
             "the server, or its memory of the session, is gone"),
+        row("server-stopped", may, infrastructure, True, True, "the server stopped while it ran"),
         row("not-durable", may, infrastructure, True, True, "the server's journal has failed"),
         row("unknown-key", may, caller, True, True, "nothing is known under the key"),
         row("no-answer", may, infrastructure, True, True,

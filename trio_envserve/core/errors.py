@@ -331,8 +331,8 @@ class Abandoned(MayHaveRun):
 
 
 class ExecutionCancelled(MayHaveRun):
-    """The request was cancelled on the server's side: it stopped, or the work of its key
-    was cancelled or forgotten by name."""
+    """The request was cancelled on the server's side: the work of its key was cancelled or
+    forgotten by name."""
 
     code = "cancelled"
 

@@ -146,7 +146,7 @@ def stopped(asker: Asker) -> RetainedOutcome:
     text = "the server stopped while it ran"
     if _is_held(asker):
         text = "it has run, and the server stopped before it had memory for its outcome"
-    return _error(asker, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
+    return _error(asker, "server-stopped", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
 def for_key(work: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOutcome:

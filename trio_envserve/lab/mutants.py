@@ -295,7 +295,7 @@ ROUTER.table(
      named(Workforce, "retire_all", lambda self, now_s: self.pool.stop())),
     ("what-closing-cancels-did-not-run", "G9", (FaultKind.DRAIN_SERVER, FaultKind.HANG),
      'Requests that still run when a server closes are answered with "did not run".',
-     text(outcomes.stopped, '"cancelled", Verdict.MAY_HAVE_RUN',
+     text(outcomes.stopped, '"server-stopped", Verdict.MAY_HAVE_RUN',
           '"stopping", Verdict.DID_NOT_RUN')),
     ("any-server-answers-a-ping", "G9", (),
      "A ping is answered whether the session is known or not: a restart goes unseen.",
