@@ -24,7 +24,7 @@ from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.rewards import ScorerFailed
 from trio_envserve.evals.records import scores_of
 from trio_envserve.models.interface import Completion, ModelError
-from trio_envserve.worker.failures import EnvironmentFailure, code_of
+from trio_envserve.worker.failures import EnvironmentFailure, code_of, describe_exception
 
 
 class IncrementEnv:
@@ -652,7 +652,13 @@ async def test_offline_the_oracle_is_right_and_garbage_is_not():
     async with running(IncrementEnv) as run:
         with pytest.raises(EnvironmentFailure, match="this task has none") as caught:
             await run({}, endpoint="oracle")
-    assert isinstance(caught.value.exception, ModelError)
+    failure = caught.value
+    assert isinstance(failure.exception, ModelError)
+    # It was put down to the engine, with frames of this package, and named what no class calls.
+    assert code_of(failure) == "rollout-failed"
+    described = describe_exception(failure)
+    assert "write a method oracle(self) in a class of tools" in described.message
+    assert 'File "' not in described.traceback
 
 
 @pytest.mark.parametrize(

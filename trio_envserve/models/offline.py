@@ -37,15 +37,24 @@ class _Offline:
 
 
 @final
+class NoReference(ModelError):
+    """The environment gave the oracle nothing to answer with."""
+
+    code = "rollout-failed"
+
+
+@final
 class OracleModel(_Offline):
-    """Answers with the environment's own reference.  Raises :class:`ModelError` if there is
+    """Answers with the environment's own reference.  Raises :class:`NoReference` if there is
     none."""
 
     def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
         if reference is None:
-            raise ModelError(
-                "the oracle answers with the environment's reference, and this task has none: "
-                "rollout.ask(messages, reference=...)"
+            raise NoReference(
+                "the model `oracle` answers with the environment's reference, and this task has "
+                "none: write a method oracle(self) in a class of tools, rollout.ask(messages, "
+                "reference=...) elsewhere; or name another model, such as "
+                "--model http://HOST:PORT/v1"
             )
         return reference
 

@@ -128,11 +128,15 @@ def _code_of(exc: BaseException) -> str:
 
 def _code_of_class(kind: type[BaseException]) -> str:
     for each in _MRO.__get__(kind):
-        found = _DICT.__get__(each)
-        module, code = found.get("__module__"), found.get("code")
-        if type(module) is str and module.startswith("trio_envserve.") and type(code) is str:
+        code = _DICT.__get__(each).get("code")
+        if _is_of_this_package(each) and type(code) is str:
             return code if code in RAISED else "rollout-failed"
     return "environment-unavailable" if issubclass(kind, ConnectionError) else "rollout-failed"
+
+
+def _is_of_this_package(kind: type) -> bool:
+    module = _DICT.__get__(kind).get("__module__")
+    return type(module) is str and module.startswith("trio_envserve.")
 
 
 def retry_after_of(exc: BaseException) -> float | None:
@@ -259,7 +263,10 @@ def _stand_in(exc: BaseException, members: list[Exception]) -> Exception:
         copy = type("StandIn", (ExceptionGroup,), looks)(message, members)
     else:
         copy = type("StandIn", (Exception,), looks)(message)
-    copy.__traceback__, left_out = _bounded(own_frames(_TRACEBACK.__get__(exc)))
+    tb = _TRACEBACK.__get__(exc)
+    # The message of this package's own errors says all where none of the code is the author's.
+    is_said = _is_of_this_package(type(exc)) and not has_own_frames(tb)
+    copy.__traceback__, left_out = _bounded(None if is_said else own_frames(tb))
     for note in _notes(exc):
         copy.add_note(note)
     if where := _syntax(exc):
