@@ -33,12 +33,18 @@ class CommandRun(NamedTuple):
     """Whether another return code than 0 is an error."""
 
 
+def input_of(data: Any) -> bytes:
+    """What a command reads, checked: text is UTF-8.  Raises TypeError."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the input of a command is bytes or text, not {type(data).__name__}")
+    return bytes(data)
+
+
 def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any = False) -> CommandRun:
     """Input and limits, checked.  Raises TypeError or ValueError."""
-    if isinstance(input, str):
-        input = input.encode("utf-8", "surrogateescape")
-    if not isinstance(input, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the input of a command is bytes or text, not {type(input).__name__}")
+    data = input_of(input)
     if timeout_s is None:
         timeout_s = math.inf
     for name, value, kinds in (
@@ -48,7 +54,7 @@ def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any = False) -> C
             raise TypeError(f"{name} is a number, not {type(value).__name__}")
         if not value > 0:
             raise ValueError(f"{name} is a number above zero, not {value!r}")
-    return CommandRun(bytes(input), float(timeout_s), int(most_bytes), bool(check))
+    return CommandRun(data, float(timeout_s), int(most_bytes), bool(check))
 
 
 def words_of(command: Any) -> tuple[bytes, ...]:

@@ -91,6 +91,17 @@ def test_an_error_of_the_environments_says_where_it_was_raised():
     assert str(error).startswith("E: no at env.py:3 in run_rollout")
     assert error.__notes__ == [f"In the environment:\n{traced}"]
     assert " at " not in str(error_from_info(record(traceback="somewhere")))
+    placed = "E: no at env.py:3 in run_rollout"
+    for library in (
+        "/usr/lib/python3.11/json/decoder.py",
+        "/venv/lib/python3.11/site-packages/trio/_unix_pipes.py",
+        "/venv/lib/python3.11/site-packages/numpy/linalg.py",
+    ):
+        below = f'{traced}\n  File "{library}", line 139, in send_all\n    memoryview(data)'
+        assert str(error_from_info(record(traceback=below))).startswith(placed)
+        alone = below.replace("/home/me", "/venv/lib/python3.11/site-packages/envs")
+        told = str(error_from_info(record(traceback=alone)))
+        assert (" at env.py:3" in told) == ("numpy" not in library)
     slow = 'it took longer than 5 s, at File "/home/me/score.py", line 7, in hang'
     told = str(error_from_info(record(traceback=traced, message=slow)))
     assert " at env.py" not in told, "one place is enough"

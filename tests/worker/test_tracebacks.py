@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import traceback
@@ -66,6 +67,34 @@ async def test_the_traceback_of_a_rollout_has_only_the_authors_frames(environmen
     error = await failure_of(asks_nonsense)
     assert error.info is not None
     assert {*files_of(error.info.traceback)} == {__file__}
+
+
+async def parses_nonsense(rollout: Any) -> Any:
+    return json.loads("{")
+
+
+async def sends_a_number(rollout: Any) -> None:
+    async with rollout.process(["cat"]) as talk:
+        await talk.send("text")
+        assert await talk.receive() == b"text"
+        await talk.send(7)
+
+
+@pytest.mark.parametrize(
+    ("environment", "line", "text"),
+    [
+        (parses_nonsense, 1, ""),
+        (sends_a_number, 4, "the input of a command is bytes or text, not int"),
+    ],
+)
+async def test_mistake_in_a_call_of_a_library_is_placed_at_the_authors_line(
+    environment: Any, line: int, text: str
+):
+    """It was placed in the library: "memoryview: ... at _unix_pipes.py:139", of text, too."""
+    line += environment.__code__.co_firstlineno
+    told = str(await failure_of(environment))
+    assert f" at test_tracebacks.py:{line} in {environment.__name__}" in told
+    assert text in told
 
 
 async def enters_nonsense(rollout: Any) -> None:

@@ -22,6 +22,7 @@ import re
 from typing import ClassVar
 
 from .endings import ENDINGS, RAISED, Ending, Fault, ending_of
+from .stack_frames import is_authors
 from .terms import Verdict
 
 
@@ -392,12 +393,15 @@ def short_type(name: str) -> str:
 
 
 def _place(info: ErrorInfo) -> str:
-    """The line at which the environment raised, as far as the traceback says and the message does
-    not."""
+    """The author's line at which the environment raised, as far as the traceback says and the
+    message does not."""
     found = _LINE.findall(info.traceback) if info.code in RAISED else ()
     if not found or 'File "' in info.message:
         return ""
-    file, number, function = found[-1]
+    authors = [each for each in found if is_authors(each[0])]
+    # The author's code may be installed, and so may the libraries that it calls.
+    near = [each for each in authors if "/site-packages/" not in each[0]]
+    file, number, function = (near or authors or found)[-1]
     return f" at {file.rpartition('/')[2]}:{number}" + (f" in {function}" if function else "")
 
 

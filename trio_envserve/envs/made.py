@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
 
-from ..commands import CommandRun, CompletedProcess, encoded, variables_of, words_of
+from ..commands import CommandRun, CompletedProcess, encoded, input_of, variables_of, words_of
 from ..core.errors import EnvServeError
 
 MOST_BYTES = 1 << 20
@@ -182,13 +182,13 @@ class _Process:
 class RolloutProcess(_Process):
     """A process that a rollout has started (trio and asyncio)."""
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | str) -> None:
         """Write to standard input.  Raises ``BrokenPipeError`` if nobody reads that.
 
         Args:
-            data: The bytes to write, all of them.
+            data: The bytes or text to write, all of it.
         """
-        await self._source.call(partial(self._process.send, data))
+        await self._source.call(partial(self._process.send, input_of(data)))
 
     async def end_input(self) -> None:
         """Close standard input."""
@@ -230,9 +230,9 @@ class BlockingProcess(_Process):
     """A process that a rollout in a thread has started.  Its methods may be called in any thread
     that the environment starts, and raise :class:`RolloutCancelled`."""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | str) -> None:
         """Like ``RolloutProcess.send``."""
-        self._source.call_sync(partial(self._process.send, data))
+        self._source.call_sync(partial(self._process.send, input_of(data)))
 
     def end_input(self) -> None:
         """Like ``RolloutProcess.end_input``."""
