@@ -42,7 +42,8 @@ SECTIONS: Mapping[str, str] = {
         EnvironmentUnavailable RolloutCancelled apart ApartError ApartTimeout ApartOutOfMemory
         ApartDied Sandboxed Sandbox SandboxBlock SandboxUnavailable SandboxDied
         Model Completion ToolCall ModelUsage Message Messages image_part TokenIds
-        Logprobs ModelError ModelAborted BrokenNumbers ContextFull""",
+        Logprobs ModelError ModelAborted BrokenNumbers ContextFull
+        NoReference""",
     "errors": """
         EnvServeError CallError ErrorInfo Verdict Ending Fault DidNotRun NotEncodable TooLarge
         Conflict KeyConflict RequestRefused NeverStarted ServerUnreachable RanAndFailed

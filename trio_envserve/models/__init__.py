@@ -19,6 +19,7 @@ from .interface import (
     Model,
     ModelAborted,
     ModelError,
+    NoReference,
     ToolCall,
     image_part,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "ModelFactory",
     "ModelUsage",
     "Models",
+    "NoReference",
     "ToolCall",
     "image_part",
     "open_models",

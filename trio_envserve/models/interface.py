@@ -85,6 +85,12 @@ class ContextFull(ModelError):
     code = "context-full"
 
 
+class NoReference(ModelError):
+    """The environment gave the model ``oracle`` nothing to answer with."""
+
+    code = "rollout-failed"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
     """The model asks for a tool."""

@@ -14,7 +14,7 @@ from typing import Unpack, final
 
 import trio
 
-from .interface import Asking, Completion, Messages, ModelError
+from .interface import Asking, Completion, Messages, NoReference
 
 _DIGITS = "0123456789"
 _WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
@@ -34,13 +34,6 @@ class _Offline:
     async def aclose(self) -> None:
         """Nothing to give back."""
         await trio.lowlevel.checkpoint()
-
-
-@final
-class NoReference(ModelError):
-    """The environment gave the oracle nothing to answer with."""
-
-    code = "rollout-failed"
 
 
 @final
