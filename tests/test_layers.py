@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options",
     },
     "launchers": {"core", "host", "server"},
-    "client": {"core", "core.values", "net", "envs", "tracing", "turns"},
+    "client": {"core", "core.values", "net", "envs", "near", "tracing", "turns"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
         "options", "pages", "regular_files", "turns",

@@ -13,7 +13,7 @@ import pytest
 from trio_envserve import ConfigError, WorkerRange
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.net.keypairs import KeyPair
-from trio_envserve.options import option, options_of, read_file, taken_by, values_of
+from trio_envserve.options import option, options_of, read_file, taken_beside, taken_by, values_of
 from trio_envserve.server import ServerOptions, open_server
 from trio_envserve.server.options import check_slots, completed, pairs, variables_by_slot
 
@@ -79,8 +79,18 @@ def test_function_of_a_record_has_its_signature_and_gets_what_is_given():
     assert inspect.signature(doubled).parameters == inspect.signature(Bounded).parameters
     assert doubled(part=0.25) == 0.5
     wrong: dict[str, Any] = {"prat": 1}
-    with pytest.raises(TypeError, match="prat"):
+    with pytest.raises(
+        TypeError, match=r"^doubled\(\) has no option 'prat'; did you mean 'part'\?$"
+    ):
         doubled(**wrong)
+
+    @taken_beside(Bounded)
+    def times(number: float, options: Bounded) -> float:
+        return number * options.part
+
+    assert times(3, part=0.5) == 1.5
+    with pytest.raises(TypeError, match=r"^times\(\) has no option 'prat'"):
+        times(3, **wrong)
 
 
 def test_every_option_of_a_server_has_words_and_is_an_argument_of_open_server():

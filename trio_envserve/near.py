@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _NAME_CHARS = 200
 """Most characters of a name that are compared: a model may have written it."""
@@ -19,3 +19,10 @@ def did_you_mean(
     near = difflib.get_close_matches(name[:_NAME_CHARS], list(known), n=most, cutoff=cutoff)
     names = " or ".join(repr(prefix + each) for each in near)
     return f"; did you mean {names}?" if near else ""
+
+
+def check_names(call: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError, with the nearest name, for an option that a call does not take."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{call} has no option {name!r}{did_you_mean(name, known, most=1)}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .core.errors import ConfigError
-from .near import did_you_mean
+from .near import check_names, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,6 +184,7 @@ def taken_by(
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def called(*args: P.args, **fields: P.kwargs) -> T:
+            check_names(f"{function.__name__}()", fields, signature.parameters)
             given = signature.bind_partial(*args, **fields).arguments
             make: Any = record
             return function(make(**complete(**given)))
@@ -202,9 +203,10 @@ def taken_beside(
     def decorate(function: Callable[[S, R], T]) -> Callable[Concatenate[S, P], T]:
         @functools.wraps(function)
         def called(first: S, /, *args: P.args, **fields: P.kwargs) -> T:
+            check_names(f"{function.__name__}()", fields, signature.parameters)
             return function(first, record(*args, **fields))
 
-        _signed(called, function, record)
+        signature = _signed(called, function, record)
         return called
 
     return decorate

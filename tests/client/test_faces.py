@@ -97,6 +97,11 @@ def test_a_wrong_call_is_refused_before_it_is_made(client: Face):
         client.run_rollout(object())
     with pytest.raises(ConfigError, match="in_flight"):
         client.run_many([1], in_flight=0)
+    one: list[Any] = [{"a": 1}, "hey", b"hey"]
+    for inputs in one:  # its keys or letters were run
+        for call in (client.run_group, client.run_many):
+            with pytest.raises(ConfigError, match="inputs must be a list with an input for each"):
+                call(inputs)
 
 
 def test_a_group_has_an_outcome_for_each_member(client: Face):

@@ -29,7 +29,7 @@ from ..core.values import EncodingError, NotHere
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
-from .options import Asked, CallOptions, Encoded, checked
+from .options import Asked, CallOptions, Encoded, checked, several
 from .outcome import Outcome
 from .shell import AT_ONCE, Arrays, Client, check_in_flight
 from .thread import ClientThread, ThreadJob, call, documented_as, encode
@@ -73,7 +73,7 @@ class AsyncioClient:
         self, inputs: Sequence[Any], **options: Unpack[CallOptions]
     ) -> list[Outcome]:
         """See :meth:`Client.run_group`."""
-        whole = await self.outcome(list(inputs), kind="group", **options)
+        whole = await self.outcome(list(several(inputs)), kind="group", **options)
         return Outcome.members(whole)
 
     async def outcome(
@@ -109,7 +109,7 @@ class AsyncioClient:
     ) -> AsyncGenerator[AsyncioOutcomes, None]:
         """See :meth:`Client.run_many`.  Inputs are read while outcomes are waited for."""
         check_in_flight(in_flight)
-        outcomes = AsyncioOutcomes(self, checked(None, **options), inputs, in_flight)
+        outcomes = AsyncioOutcomes(self, checked(None, **options), several(inputs), in_flight)
         try:
             yield outcomes
         finally:

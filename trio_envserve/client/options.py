@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.calls import MOST_SECONDS
@@ -17,6 +17,7 @@ from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody, quick
 from ..core.values import TooMuchWork, encode_to_send
 from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members, check_stored
+from ..near import check_names
 
 
 class CallOptions(TypedDict, total=False):
@@ -168,9 +169,11 @@ def checked(
     execution_s: float | None = None, grace_s: float | None = None,
     working_s: float | None = None, key: str | None = None,
     namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
-    roles: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] | None = None, **wrong: Any,
 ) -> Asked:  # fmt: skip
-    """Input and options as they go to the server; ConfigError if one is wrong."""
+    """Input and options as they go to the server; ConfigError if one is wrong, TypeError for one
+    that there is not."""
+    check_names("a call (run_rollout() and the like)", wrong, CallOptions.__annotations__)
     columns = _columns(state_columns)
     if max_retries:  # anything else that is no number is refused with the others
         max_retries = natural("max_retries", max_retries)
@@ -201,8 +204,14 @@ def checked(
     return Asked(request, input, terms, name)
 
 
-# A wrong option is a TypeError about this name: that of the public record of the options.
-checked.__qualname__ = "CallOptions"
+def several(inputs: Iterable[Any]) -> Iterable[Any]:
+    """Inputs of many rollouts.  ConfigError for one input, whose keys or letters nobody means."""
+    if isinstance(inputs, (Mapping, str, bytes, bytearray)):
+        raise ConfigError(
+            f"inputs must be a list with an input for each rollout, not {_shown(inputs)} "
+            f"({type(inputs).__name__}); one input is a list of one"
+        )
+    return inputs
 
 
 def _with_grace(

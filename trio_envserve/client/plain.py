@@ -23,7 +23,7 @@ from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
-from .options import Asked, CallOptions, checked
+from .options import Asked, CallOptions, checked, several
 from .outcome import Outcome
 from .shell import Arrays, Client, check_in_flight
 from .thread import ClientThread, ThreadJob, call, documented_as
@@ -111,7 +111,7 @@ class PlainClient:
 
     def run_group(self, inputs: Sequence[Any], **options: Unpack[CallOptions]) -> list[Outcome]:
         """See :meth:`Client.run_group`."""
-        return Outcome.members(self.outcome(list(inputs), kind="group", **options))
+        return Outcome.members(self.outcome(list(several(inputs)), kind="group", **options))
 
     def outcome(
         self, input: Any, *, kind: Literal["rollout", "group", "rescore"] = "rollout",
@@ -140,7 +140,7 @@ class PlainClient:
         thread iterates; after an exception (Ctrl-C, say) what was left is cancelled.
         """
         check_in_flight(in_flight)
-        outcomes = PlainOutcomes(self._thread, checked(None, **options), inputs, in_flight)
+        outcomes = PlainOutcomes(self._thread, checked(None, **options), several(inputs), in_flight)
         try:
             yield outcomes
         finally:

@@ -71,6 +71,7 @@ from .options import (
     key_name,
     natural,
     seconds,
+    several,
 )
 from .outcome import Outcome
 
@@ -142,7 +143,7 @@ class Client:
             inputs: Input of each member.
             **options: Options of the call: :class:`~trio_envserve.CallOptions`.
         """
-        whole = await self.outcome(list(inputs), kind="group", **options)
+        whole = await self.outcome(list(several(inputs)), kind="group", **options)
         return Outcome.members(whole)
 
     async def outcome(
@@ -329,7 +330,7 @@ class Client:
             **options: Options of the call: :class:`~trio_envserve.CallOptions`. A key is that of
                 all, followed by ``/`` and the index.
         """
-        calls = starmap(checked(None, **options).member, enumerate(inputs))
+        calls = starmap(checked(None, **options).member, enumerate(several(inputs)))
         async with open_many(self, calls, in_flight, on_note) as outcomes:
             yield outcomes
 
