@@ -26,6 +26,17 @@ async def ask(model, reference=None, name="m", **sampling_args):
     return completion.text
 
 
+async def test_log_says_once_that_rollouts_ask_the_oracle(caplog: pytest.LogCaptureFixture):
+    """A trainer that forgot model= had a reward of 1.0 for each rollout, and no line said why."""
+    caplog.set_level("INFO", "trio_envserve.models")
+    oracle = OracleModel()
+    for _ in range(2):
+        await ask(oracle, "42")
+    assert [each.getMessage().partition(",")[0] for each in caplog.records] == [
+        "rollouts ask the model `oracle`"
+    ]
+
+
 async def test_oracle_answers_with_the_reference_or_says_that_there_is_none():
     assert await ask(OracleModel(), "5") == "5"
     with pytest.raises(ModelError, match="has none"):

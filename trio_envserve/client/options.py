@@ -24,7 +24,8 @@ class CallOptions(TypedDict, total=False):
     """The options of every call; see :meth:`.Client.run_rollout`."""
 
     model: str
-    """``"oracle"``, ``"random"``, or an endpoint that the server knows."""
+    """``"oracle"`` (the default: the environment's own right answers), ``"random"``, or an endpoint
+    that the server knows."""
     model_name: str
     """The model's name at its endpoint."""
     sampling_args: Mapping[str, Any] | None

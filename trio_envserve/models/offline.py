@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 from typing import Unpack, final
 
 import trio
 
 from .interface import Asking, Completion, Messages, NoReference
+
+_log = logging.getLogger("trio_envserve.models")
 
 _DIGITS = "0123456789"
 _WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
@@ -41,6 +44,9 @@ class OracleModel(_Offline):
     """Answers with the environment's own reference.  Raises :class:`NoReference` if there is
     none."""
 
+    def __init__(self) -> None:
+        self._is_told = False
+
     def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
         if reference is None:
             raise NoReference(
@@ -48,6 +54,12 @@ class OracleModel(_Offline):
                 "none: write a method oracle(self) in a class of tools, rollout.ask(messages, "
                 "reference=...) elsewhere; or name another model, such as "
                 "--model http://HOST:PORT/v1"
+            )
+        if not self._is_told:
+            self._is_told = True
+            _log.info(
+                "rollouts ask the model `oracle`, as calls without model= do: its answers are the "
+                "environment's own, and right"
             )
         return reference
 
