@@ -331,8 +331,19 @@ def test_objects_classes_and_functions_are_taken_as_they_are(monkeypatch):
     monkeypatch.setattr(function, "rerun", True, raising=False)
     found = load(function)
     assert (found.name, found.backend, found.rerun) == ("function", "trio", True)
-    with pytest.raises(ConfigError, match="pass your own inputs"):
+    with pytest.raises(ConfigError, match="would be a method of the environment: pass your own"):
         load(make()).inputs(3)
+
+
+def test_attributes_of_a_function_are_those_of_its_environment(monkeypatch):
+    """Its name and capacity counted, and its inputs did not, without a word."""
+    told = r"would be an attribute of the function \(function.inputs = inputs\): pass your own"
+    with pytest.raises(ConfigError, match=told):
+        load(function).inputs(3)
+    monkeypatch.setattr(function, "inputs", lambda n, seed: [seed] * n, raising=False)
+    monkeypatch.setattr(function, "model_roles", ["judge"], raising=False)
+    assert load(function).inputs(3, 7) == [7, 7, 7]
+    assert load(function).model_roles == ("judge",)
 
 
 async def _asynchronous(n, seed):

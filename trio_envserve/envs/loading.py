@@ -33,7 +33,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast, get_args
+from typing import Any, cast, final, get_args
 
 from ..core.errors import ConfigError
 from ..near import did_you_mean
@@ -103,7 +103,13 @@ class LoadedEnvironment:
         environment offers none, or not as a list."""
         make = getattr(self.environment, "inputs", None)
         if not callable(make):
-            raise ConfigError(f"{self.name} has no inputs(n, seed): pass your own inputs")
+            where = "a method of the environment"
+            if isinstance(self.environment, _FunctionEnvironment):
+                function = getattr(self.run_rollout, "__name__", "FUNCTION")
+                where = f"an attribute of the function ({function}.inputs = inputs)"
+            raise ConfigError(
+                f"{self.name} has no inputs(n, seed), which would be {where}: pass your own inputs"
+            )
         _check_takes(make, self.name, "n", "seed")
         if _is_coroutine(make):
             raise ConfigError(
@@ -119,15 +125,17 @@ class LoadedEnvironment:
         return list(offered)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@final
 class _FunctionEnvironment:
-    """An environment that has only ``run_rollout``."""
+    """An environment that is a function, whose attributes are those of the environment."""
 
-    run_rollout: Callable[[Rollout], Any]
-    name: str
-    backend: str | None
-    rerun: bool
-    capacity: int | None
+    def __init__(self, run_rollout: Callable[[Rollout], Any]) -> None:
+        self.run_rollout = run_rollout
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "run_rollout":
+            raise AttributeError(name)
+        return getattr(self.run_rollout, name)
 
 
 def load(spec: str | object, args: Mapping[str, Any] | None = None) -> LoadedEnvironment:
@@ -163,7 +171,7 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
                     f"{label} is an environment, not a factory: it takes no arguments "
                     f"({', '.join(args)})"
                 )
-            return _wrapped(found, label) if _is_rollout_function(found) else found
+            return _FunctionEnvironment(found) if _is_rollout_function(found) else found
         if inspect.iscoroutinefunction(found):
             raise ConfigError(
                 f"the factory {label} is a coroutine function: use a plain function, and await "
@@ -173,17 +181,7 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
     _check_arguments(found, label, args)
     # Factories are the user's code; whatever they raise, nothing was started.
     found = made(f"{label} could not be made", found, **args)
-    return _wrapped(found, label) if _is_rollout_function(found) else cast(object, found)
-
-
-def _wrapped(function: Any, label: str) -> _FunctionEnvironment:
-    return _FunctionEnvironment(
-        function,
-        getattr(function, "name", label),
-        getattr(function, "backend", None),
-        getattr(function, "rerun", False),
-        getattr(function, "capacity", None),
-    )
+    return _FunctionEnvironment(found) if _is_rollout_function(found) else cast(object, found)
 
 
 def _is_rollout_function(found: Any) -> bool:
