@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"core", "core.values", "net", "envs", "near", "tracing", "turns"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
-        "options", "pages", "regular_files", "turns",
+        "near", "options", "pages", "regular_files", "turns",
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
     "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},

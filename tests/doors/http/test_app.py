@@ -96,7 +96,11 @@ def test_table_of_fields_has_all_options_of_a_call():
 
 
 WRONG_FIELDS = [
-    ({"input": 0, "sampling_arg": {}}, "sampling_arg"),
+    ({"input": 0, "sampling_arg": {}}, "field 'sampling_arg'; did you mean 'sampling_args'"),
+    ({"input": 0, "key": "step-12"}, "the header Idempotency-Key"),
+    ({"input": 0, "namespace": "nightly"}, "?namespace=NAME"),
+    ({"inputs": [0]}, "POST /v1/batches"),
+    ({"input": 0, "xyz": 0}, "(known: input, kind, model"),
     ({"model": "oracle"}, "input"),
     ([1], "a list"),
     (None, "null"),

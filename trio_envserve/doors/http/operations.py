@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from ...core.pages import RunningRollout
 from ...core.terms import Verdict
+from ...near import did_you_mean
 from .bodies import CBOR, JSON, LINES, PROBLEM
 from .problems import KINDS, Problem
 
@@ -71,8 +72,8 @@ class Operation(NamedTuple):
             raise Problem("bad-request", "a parameter of the query is there twice")
         for name in given:
             if name not in known:
-                names = ", ".join(known)
-                raise Problem("bad-request", f"unknown parameter {name[:64]!r} (known: {names})")
+                hint = _hint(name, known)
+                raise Problem("bad-request", f"unknown parameter {name[:64]!r}{hint}")
         return {
             name: _value(name, given[name], each.schema) if name in given else _default(each)
             for name, each in known.items()
@@ -207,12 +208,28 @@ def check_fields(body: object, fields: Mapping[str, BodyField]) -> dict[str, Any
         raise Problem("bad-request", f"the body is a mapping of fields, not {_name_of(body)}")
     for name in body:
         if name not in fields:
-            known = ", ".join(fields)
-            raise Problem("bad-request", f"unknown field {str(name)[:64]!r} (known: {known})")
+            hint = _hint(str(name), fields)
+            raise Problem("bad-request", f"unknown field {str(name)[:64]!r}{hint}")
     for name, field in fields.items():
         if field.required and name not in body:
             raise Problem("bad-request", f"the field {name!r} is missing")
     return body
+
+
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "key": 'a key is the header Idempotency-Key: "KEY", or stands in the path',
+    "namespace": "a namespace stands in the URL: ?namespace=NAME",
+    "inputs": "many inputs go to POST /v1/batches",
+    "input": "one input goes to POST /v1/rollouts",
+}
+"""Fields and parameters that stand elsewhere, for whoever asks for them."""
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    """The next step after a name that is not known, as the end of a sentence."""
+    if name in _ELSEWHERE:
+        return f": {_ELSEWHERE[name]}"
+    return did_you_mean(name, known) or f" (known: {', '.join(known)})"
 
 
 def _name_of(value: object) -> str:
