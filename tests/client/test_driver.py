@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -216,6 +217,26 @@ async def test_health_is_told_when_it_changes_and_once(caplog: pytest.LogCapture
     assert unhealthy[0] == "WARNING"
     assert unhealthy[1].startswith(f"{ADDRESS}: unhealthy: nothing listens at {ADDRESS}")
     assert healthy == ("INFO", f"{ADDRESS}: healthy")
+
+
+class NoNames(trio.abc.HostnameResolver):
+    """A resolver that knows no name."""
+
+    async def getaddrinfo(self, host: Any, *args: Any, **how: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+        raise NotImplementedError
+
+
+@virtual
+async def test_name_of_a_host_that_is_not_known_is_told() -> None:
+    """It read as if nothing listened there: whoever saw it looked for the server."""
+    trio.socket.set_custom_hostname_resolver(NoNames())
+    async with open_client("tcp://srever:5555") as client:
+        with pytest.raises(ServerNotReady, match="name of the host in tcp://srever:5555 is not"):
+            await client.wait_ready(5)
 
 
 # -- statistics ----------------------------------------------------------------------

@@ -56,6 +56,7 @@ _LEVELS = logging.getLevelNamesMapping()
 _TROUBLE = {
     ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
     ConnectionEvent.REFUSED: "nothing listens at {} (is the server started, is the address right?)",
+    ConnectionEvent.NAME_UNKNOWN: "the name of the host in {} is not known (is it spelt right?)",
     ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
 }
 

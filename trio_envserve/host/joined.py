@@ -59,6 +59,7 @@ LEAVE_S = 1.0
 _TROUBLE = {
     ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
     ConnectionEvent.REFUSED: "nothing listens at {} (is the router started, with --hosts-bind?)",
+    ConnectionEvent.NAME_UNKNOWN: "the name of the host in {} is not known (is it spelt right?)",
     ConnectionEvent.HANDSHAKE_FAILED: "the program that listens at {} does not speak ZeroMQ",
 }
 _BARRED = ("it refuses", "it does not know this key", "it wants the mechanism")

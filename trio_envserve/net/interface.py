@@ -73,6 +73,8 @@ class ConnectionEvent(enum.Enum):
     """An open connection has ended; a dealer makes a new one."""
     REFUSED = "refused"
     """A dealer's attempt to connect failed; the dealer will try again."""
+    NAME_UNKNOWN = "name unknown"
+    """As REFUSED: the name of the peer's machine has no address."""
     HANDSHAKE_FAILED = "handshake failed"
     """The peer does not speak this transport."""
 

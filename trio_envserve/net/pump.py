@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import random
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -266,6 +267,8 @@ class ReconnectingDealer(DealerPump):
             began_s = trio.current_time()
             try:
                 await self._connect()
+            except socket.gaierror:
+                self._event_sender.send_nowait(ConnectionEvent.NAME_UNKNOWN)
             except OSError:
                 self._event_sender.send_nowait(ConnectionEvent.REFUSED)
             else:
