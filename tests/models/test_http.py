@@ -269,6 +269,12 @@ async def test_an_endpoint_without_tls_is_told_at_once():
 
 HINTED = {
     "another path": ("", "m", 404, "asked at http.*/chat/completions; most addresses end with /v1"),
+    "another path, no model": (
+        "",
+        "",
+        404,
+        "most addresses end with /v1; or the request names no model: --model-name",
+    ),
     "no model": ("/v1", "", 400, "the request names no model: --model-name"),
     "no such model": ("/v1", "m", 404, "scripted$"),
     "another mistake": ("", "", 403, "scripted$"),

@@ -135,9 +135,10 @@ async def test_unknown_endpoints_are_refused_with_the_known_ones():
     ("written", "meant"),
     [
         ("127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
-        ("localhost:8000", "http://localhost:8000"),
+        ("localhost:8000", "http://localhost:8000/v1"),
         ("api.example.org/v1", "http://api.example.org/v1"),
         ("http:/host:8000/v1", "http://host:8000/v1"),
+        ("http:/host:8000/", "http://host:8000/v1"),
         ("https:host/v1", "https://host/v1"),
     ],
 )

@@ -346,16 +346,16 @@ class HttpModel(RolloutModel):
         return reader.completion()
 
     def _hint(self, status: int, request: chat.ChatRequest, url: str) -> str:
-        """The usual cause of a status."""
-        if status in (400, 404, 422) and not request.model:
-            return (
-                " (the request names no model: --model-name, or model_name; or model, in the file "
-                "of endpoints)"
-            )
+        """The usual causes of a status."""
+        causes = []
         if status == 404 and not url.endswith("/v1"):
-            asked = f"{url}/chat/completions"
-            return f" (it was asked at {asked}; most addresses end with /v1)"
-        return ""
+            causes.append(f"it was asked at {url}/chat/completions; most addresses end with /v1")
+        if status in (400, 404, 422) and not request.model:
+            causes.append(
+                "the request names no model: --model-name, or model_name; or model, in the file "
+                "of endpoints"
+            )
+        return f" ({'; or '.join(causes)})" if causes else ""
 
     def _error(self, failure: EndpointFailure, requests: int) -> ModelError:
         times = f" ({requests} requests)" if requests > 1 else ""

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TypeAlias, cast, final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -195,6 +196,8 @@ def _factory(factories: Mapping[str, ModelFactory], endpoint: str) -> ModelFacto
     if _ADDRESS.match(endpoint):
         address = re.sub("^(https?):/*", r"\1://", endpoint)
         wanted = address if "://" in address else f"http://{address}"
+        if not urlsplit(wanted).path.strip("/"):
+            wanted = f"{wanted.rstrip('/')}/v1"
         raise ConfigError(
             f"the address of a model begins with http:// or https://: did you mean {wanted!r:.200}?"
         )
