@@ -387,3 +387,5 @@ async def test_what_is_written_runs_as_it_is(tmp_path: Path):
         assert tidy.returncode == 0, tidy.stdout
     shown = await run(tmp_path, "init", "other_words")
     assert shown.out.startswith("wrote other_words.py and test_other_words.py. Try:\n"), shown.err
+    # The extra `cli` does not install pytest.
+    assert shown.out.endswith("  python -m pytest  # needs: pip install pytest\n")

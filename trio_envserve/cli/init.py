@@ -121,7 +121,7 @@ async def init(asked: Init, stop: StopRequest) -> Result:
         f"wrote {' and '.join(files)}. Try:\n"
         f"  trio-envserve eval {spec} -n 20 --model oracle\n"
         f"  trio-envserve validate {spec}\n"
-        "  python -m pytest"
+        "  python -m pytest  # needs: pip install pytest"
     )
     return Result(OK, {"files": list(files), "environment": spec}, [text])
 
