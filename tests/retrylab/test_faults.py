@@ -386,3 +386,13 @@ def test_a_message_that_is_changed_on_its_way_is_said():
 
     (violation,) = run_small(protocol=with_actors(near=Careless)).violations
     assert "far gets a message that was changed on its way" in violation
+
+
+def test_strike_on_an_actor_that_is_away_is_told_to_come_later():
+    """The drawing showed the kill a second after the time in the schedule."""
+    stopped, killed = Strike(1.0, Fault.STOP, "far", 2.0), Strike(2.0, Fault.KILL, "far", 0.5)
+    later = Strike(3.5, Fault.KILL, "far", 0.5)
+    told = plan_of(stopped, killed, later, Strike(2.0, Fault.KILL, "near", 0.5)).schedule()
+    assert [line for line in told if "there again" in line] == [
+        "  2.00 s  far is killed, and back after 0.50 s, once it is there again"
+    ]

@@ -151,10 +151,19 @@ class Plan:
         changes: dict[str, Any] = {RATES[fault]: rate for fault, rate in of.items()}
         return dataclasses.replace(self, rates=dataclasses.replace(self.rates, **changes))
 
+    def _delay_of(self, strike: Strike) -> str:
+        """Note that a strike comes later than planned, for its actor is away; empty if not."""
+        is_away = any(
+            each.fault in _AWAY and each.actor == strike.actor and each is not strike
+            and each.at_s <= strike.at_s < each.at_s + each.for_s
+            for each in self.strikes
+        )  # fmt: skip
+        return ", once it is there again" if is_away and strike.fault is not Fault.PARTITION else ""
+
     def schedule(self) -> list[str]:
         """Plan in words: rates, wrong clocks; then faults and asks in order."""
         rated = [(fault, self._rate(fault)) for fault in Fault]
-        moments = [(strike.at_s, strike.text()) for strike in self.strikes]
+        moments = [(each.at_s, each.text() + self._delay_of(each)) for each in self.strikes]
         moments += [(a.at_s, f"{a.actor} asks {a.request}: {short(a.what)}") for a in self.asks]
         clocks = [
             f"{name}'s ({clock.rate:g} s in a second, set {clock.ahead_s:g} s ahead)"
@@ -163,6 +172,10 @@ class Plan:
         along = [f"{fault.value} ({rate:.0%})" for fault, rate in rated if rate]
         lines = listed("all along", along) + listed("clocks that are wrong", clocks)
         return lines + timetable(moments)
+
+
+_AWAY = (Fault.STOP, Fault.KILL, Fault.POWER)
+"""Kinds of fault that take an actor away for a time."""
 
 
 def asks_data(asks: Iterable[Ask]) -> list[dict[str, Any]]:
