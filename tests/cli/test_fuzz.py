@@ -217,6 +217,33 @@ async def test_what_a_protocol_prints_and_reads_is_not_in_the_way(tmp_path: Path
     assert done.err.count("asked c0#1") == 4, "the first seed is run twice"
 
 
+async def test_one_seed_that_differs_in_another_process_is_said(tmp_path: Path):
+    """It was run once, whatever the page says."""
+    (tmp_path / "sets.py").write_text(SETS.replace("judges=[Never]", "judges=[]"))
+    words = ("--protocol", "sets.py:SETS", "--seed", "1")
+    done = await run(tmp_path, "fuzz", *words, PYTHONHASHSEED="random")
+    assert (done.code, done.out) == (2, "")
+    assert "seed 1 is not the same run twice" in done.err
+    await fuzz(tmp_path, *words, PYTHONHASHSEED="1")
+
+
+async def test_protocol_of_which_nobody_asks_anything_is_said(tmp_path: Path):
+    (tmp_path / "idle.py").write_text(NOISY.replace('[Ask(1.0, "c0", 7)]', "[]"))
+    for words in (("--seed", "1"), ("--runs", "3")):
+        done = await fuzz(tmp_path, "--protocol", "idle.py:NOISY", *words)
+        assert "nobody asked for anything: asks of idle.py:NOISY gave no Ask" in done.err
+
+
+async def test_saved_failure_of_another_protocol_names_it(tmp_path: Path):
+    """It was said to be no saved failure of this system."""
+    words = ("--protocol", FORGETFUL, "--seed", "0", "--runs", "200")
+    await fuzz(tmp_path, *words, "--save", "kept", code=1)
+    (saved,) = (tmp_path / "kept").iterdir()
+    done = await fuzz(tmp_path, "--saved", f"kept/{saved.name}", code=2)
+    assert f"is a failure of {FORGETFUL}: give --protocol {FORGETFUL}, too" in done.err
+    await fuzz(tmp_path, "--saved", f"kept/{saved.name}", "--protocol", FORGETFUL, code=1)
+
+
 async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
     """An actor iterates over a set: hashes of text are others there."""
     (tmp_path / "sets.py").write_text(SETS)

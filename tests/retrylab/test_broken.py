@@ -63,6 +63,14 @@ def test_an_actor_that_raises_is_a_violation_with_its_traceback(error: BaseExcep
     assert "protocols/process.py" not in text
 
 
+def test_handler_that_is_misspelt_is_refused():
+    """Nobody called it, and the run passed."""
+    with pytest.raises(BrokenSystem, match="called on_mesage; did you mean on_message"):
+        type("Misspelt", (Actor,), {"on_mesage": lambda self, sender, message: None})
+    own = {"on_restart": lambda self: None, "on_start": lambda self: None, "on_commit": None}
+    assert type("Own", (Actor,), own)().on_restart() is None
+
+
 def test_an_actor_that_raises_is_found_made_small_and_drawn():
     class Fragile(Far):
         def on_message(self, sender: str, message: Any) -> None:

@@ -36,6 +36,7 @@ from ..lab.simulation.target import SPEC, SimulationTally, describe, origin
 from ..options import option
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, FoundFailure, ProcessDied, cores
+from ..retrylab.failure import saved_system
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from .common import OK, USAGE, CommandError, Result, StopRequest
@@ -129,8 +130,12 @@ class Fuzz(VerbOptions):
         for text, is_wrong in wrong.items():
             if is_wrong:
                 raise ConfigError(text)
-        if self.saved is not None and not self.saved.is_file():
-            raise ConfigError(f"--saved {self.saved}: there is no such file")
+        if self.saved is not None:
+            if not self.saved.is_file():
+                raise ConfigError(f"--saved {self.saved}: there is no such file")
+            of = saved_system(self.saved) or SPEC
+            if of != SPEC and not self.protocol:
+                raise ConfigError(f"{self.saved} is a failure of {of}: give --protocol {of}, too")
         if self.mutant not in ("", "all") and not self.exhaustive:
             try:
                 find(self.mutant)
@@ -291,6 +296,7 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
         caught = "caught" if broke else "NOT CAUGHT"
         say(f"{options.mutant}: {caught} after {count(tally.runs, 'run')}")
         return Result(options.failed(broke=broke), figures)
+    _check_asks(options, tally)
     tables = (
         run_tables(tally, figures)
         if isinstance(tally, SimulationTally)
@@ -365,6 +371,9 @@ async def _one(options: Fuzz, made_by: dict[str, Any]) -> Result:
     ran = await _run(options, seed=options.seed)
     took_s = trio.current_time() - began_s
     _print_log(ran, options)
+    if options.protocol and not ran["violations"]:  # one that fails is run twice below
+        seed, digest = options.seed, ran["digest"]
+        await campaign.ask("again", options.spec, seed=seed, digest=digest)
     failures = []
     for guarantee, violation in ran["violations"][:1]:
         found = FoundFailure(options.seed, guarantee, violation, ran["digest"])
@@ -405,11 +414,18 @@ def _told(
     }  # fmt: skip
     if options.trace:
         figures["log"] = ran["log"]
+    _check_asks(options, tally)
     line = (
         f"{ran['whole']}: {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
         f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
     )
     return Result(options.failed(broke=bool(ran["violations"])), figures, [line])
+
+
+def _check_asks(options: Fuzz, tally: BaseTally[Any]) -> None:
+    """Say it where no caller of a protocol has asked for anything."""
+    if options.protocol and not tally.sums["requests"]:
+        say(f"nobody asked for anything: asks of {options.protocol} gave no Ask")
 
 
 # -- mutants ------------------------------------------------------------------

@@ -141,7 +141,8 @@ def find_target(spec: str, options: Mapping[str, Any]) -> Target[Any, Any]:
     there = [other for other, value in vars(module).items() if isinstance(value, System)]
     hint = f"; its systems: {', '.join(there)}" if there else "; it has no System at all"
     if found is not None:
-        raise BrokenSystem(f"{spec} is of the class {type(found).__name__}, not System{hint}")
+        kind = "a class" if isinstance(found, type) else f"of the class {type(found).__name__}"
+        raise BrokenSystem(f"{spec} is {kind}, and no object of System{hint}")
     near = difflib.get_close_matches(name, there, n=1)
     hint = f"; did you mean {near[0]}?" if near else hint
     raise BrokenSystem(f"{where} has no {name}{hint}")
@@ -344,6 +345,14 @@ def save_failure(
     }  # fmt: skip
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def saved_system(path: FilePath) -> str:
+    """Name of the system of a saved failure, as its file says it; empty if it says none."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8")).get("system", ""))
+    except (AttributeError, OSError, RecursionError, ValueError):
+        return ""  # whoever loads it says what is wrong
 
 
 def load_failure(system: System | Target[Any, Any], path: FilePath | str) -> Failure:

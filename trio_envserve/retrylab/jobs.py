@@ -141,6 +141,12 @@ def _one(target: Target[Any, Any], job: Job, tell: Tell) -> None:
     )  # fmt: skip
 
 
+def _again(target: Target[Any, Any], job: Job, tell: Tell) -> None:
+    """Run a seed twice more, which another process has run."""
+    with _ending(job, f"seed {job['seed']}", tell, runs=2):
+        run_twice(target, job["seed"], job["digest"])
+
+
 def _examine(target: Target[Any, Any], job: Job, tell: Tell) -> None:
     """Make a failing run small."""
     with _ending(job, f"seed {job['seed']}", tell, runs=MOST_RUNS):
@@ -211,7 +217,8 @@ def _place(frame: FrameType | None) -> str:
 
 
 JOBS: dict[str, Callable[[Target[Any, Any], Job, Tell], None]] = {
-    "search": _search, "one": _one, "examine": _examine, "hunt": _hunt, "explore": _explore,
+    "search": _search, "one": _one, "again": _again, "examine": _examine, "hunt": _hunt,
+    "explore": _explore,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -222,6 +222,17 @@ class Actor:
 
     _life: Any = None  # a BaseLife, which stands on this file
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Raises BrokenSystem for what looks like a handler and is none: nobody would call it."""
+        super().__init_subclass__(**more)
+        handlers = [name for name in vars(Actor) if name.startswith("on_")]
+        for name in vars(cls):
+            if not name.startswith("on_") or name in handlers:
+                continue
+            for near in difflib.get_close_matches(name, handlers, n=1, cutoff=0.8):
+                if getattr(cls, near) is getattr(Actor, near):
+                    raise BrokenSystem(f"no handler is called {name}; did you mean {near}?")
+
     # -- its handlers: to be overridden -----------------------------------------
 
     def on_start(self) -> None:
