@@ -135,6 +135,17 @@ async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Pat
     await check_nothing_left(tmp_path)
 
 
+async def test_ctrl_c_in_a_named_eval_without_a_file_says_how_to_go_on(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    named = ("--run", "r1", "--journal", "runs", "--arg", f"log_path={log}", *SLOW)
+    async with command(tmp_path, "eval", "arithmetic", "-n", "2", *named) as client:
+        await started(log, 2)
+        client.signal(signal.SIGINT)
+        done = await client.wait()
+    assert done.code == 130
+    assert "results under --run r1 are kept; the same command goes on from there" in done.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_an_eval_that_had_errors_and_was_interrupted_was_interrupted(
     tmp_path: Path, number: signal.Signals
