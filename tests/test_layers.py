@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
         "near", "options", "pages", "regular_files", "turns",
     },
-    "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
+    "evals": {"core", "client", "envs", "foreign", "json_values", "near", "pages"},
     "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client", "retrylab"},
     "lab": {

@@ -150,6 +150,8 @@ USAGE: dict[str, dict[str, str]] = {
     },
     "show": {
         "nosuch.jsonl": "No such file",
+        "rr.jsonl": "rr.jsonl: No such file or directory; did you mean 'r.jsonl'",
+        "folder/rr.jsonl": "folder/rr.jsonl: No such file or directory",
         "bad.jsonl": "line 2: this is no result",
         "r.jsonl --number 2": "there are 1 such rollouts",
         "r.jsonl --worst --best": "give one",

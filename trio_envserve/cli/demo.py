@@ -58,7 +58,10 @@ _ROWS = (
 class Demo(VerbOptions):
     """The options of ``demo``."""
 
-    rollouts: int = option(1000, "How many rollouts to ask for.", least=ROLLOUTS_LEAST, common=True)
+    rollouts: int = option(
+        1000, f"How many rollouts to ask for, {ROLLOUTS_LEAST} or more.", least=ROLLOUTS_LEAST,
+        common=True,
+    )  # fmt: skip
     workers: int = option(2, "Worker processes.", least=2, most=WORKERS_MOST, common=True)
     seconds_limit: float = option(
         60.0, "End the demo after so many seconds. Calls without an answer are lost.", least=1,

@@ -237,7 +237,7 @@ async def cancel(asked: EndKeys, stop: StopRequest) -> Result:
         return await client.cancel_key(key, namespace=asked.namespace, timeout_s=ANSWER_S)
 
     unknown = "nothing is known under it"
-    return await _each(end, asked, stop, "cancelled", unknown)
+    return await _each(end, asked, stop, "cancelled; it may have run", "cancelled", unknown)
 
 
 @verb(EndKeys, _NOT_DONE, takes_address=True)
@@ -253,7 +253,8 @@ async def forget(asked: EndKeys, stop: StopRequest) -> Result:
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.forget(key, namespace=asked.namespace, timeout_s=ANSWER_S)
 
-    return await _each(end, asked, stop, "forgotten", "nothing was known under it")
+    started = "forgotten; it had been started"  # whether it had ended is forgotten, too
+    return await _each(end, asked, stop, started, "forgotten", "nothing was known under it")
 
 
 async def _each(
@@ -281,10 +282,12 @@ async def _each(
     return Result(OK, found)
 
 
-def _what(ended: KeyEnded, outcome: Outcome | None, done: str, unknown: str) -> str:
+def _what(
+    ended: KeyEnded, outcome: Outcome | None, started: str, done: str, unknown: str
+) -> str:  # fmt: skip
     if outcome is not None:
         what = "a result" if outcome.error is None else f"an error: {outcome.error}"
         return f"had finished before, and keeps its outcome, {what}"
     if not ended.known:
         return unknown
-    return f"{done}; it may have run" if ended.started else f"{done}; it never ran"
+    return started if ended.started else f"{done}; it never ran"

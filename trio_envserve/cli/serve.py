@@ -160,7 +160,9 @@ async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
     options = {"bind": DEFAULT_ADDRESS, **completed(**asked.server)}
     command = options.get("worker_command")
     if command is None:
-        options.setdefault("environment", DEFAULT_ENVIRONMENT)
+        if "environment" not in options:
+            options["environment"] = DEFAULT_ENVIRONMENT
+            say(f"ENV was not given: {DEFAULT_ENVIRONMENT} is served, the built-in one")
         here = options.get("workers", 1) or options.get("hosts_bind") is None
         if options.get("worker_python") is None and here:
             check_named(options["environment"], options.get("args"))

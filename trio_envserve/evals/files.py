@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from ..core.errors import ConfigError, EnvServeError
 from ..json_values import base64_text, pieces
+from ..near import did_you_mean
 from .records import FAILURE, FIELDS, RolloutResult, digest, record_of, result_from
 
 Check: TypeAlias = Callable[[], object]
@@ -101,7 +102,18 @@ def _told(
     try:
         yield
     except errors as error:
-        raise kind(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or str(error)
+        hint = _near_file(path) if isinstance(error, FileNotFoundError) else ""
+        raise kind(f"{path}: {why}{hint}") from error
+
+
+def _near_file(path: str) -> str:
+    """A hint with the files of like names beside one that is missing."""
+    folder, name = os.path.split(path)
+    try:
+        return did_you_mean(name, os.listdir(folder or "."), prefix=folder and f"{folder}/")
+    except OSError:
+        return ""  # the folder is missing, too
 
 
 # -- writing lines ---------------------------------------------------------------
