@@ -945,7 +945,7 @@ async def test_main_thread_is_refused_where_the_loop_has_another():
     def elsewhere():
         trio.run(one, AlarmedInMain, ["."])
 
-    with pytest.raises(EnvironmentFailure, match="the loop here runs in another thread"):
+    with pytest.raises(ConfigError, match="the loop here runs in another thread"):
         await trio.to_thread.run_sync(elsewhere)
 
 
