@@ -59,3 +59,9 @@ class Judging(Marked):
     """Has its rollout, which no other process can have."""
 
     rollout = None
+
+
+class Sandboxed(Marked):
+    """Has a sandbox, which no other process can have."""
+
+    sandbox = "bubblewrap"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.envs import marked
 from tests.envs.scripted import a_rollout
+from tests.sandboxes.provided import provider_or_skip
 from tests.worker.helpers import opened, request
 from trio_envserve import apart
 from trio_envserve.core.errors import ConfigError
@@ -41,6 +42,11 @@ async def test_reward_is_computed_apart_with_a_copy_of_the_object(kind: type):
     result = await rewarded(kind)
     assert result["rewards"] == {"reward": 1.0, "apart": 1.0}
     assert result["state"] == {"pid": os.getpid()}  # what it changed there is not seen here
+
+
+async def test_reward_of_a_class_with_a_sandbox_is_computed_apart():
+    provider_or_skip("bubblewrap")
+    assert (await rewarded(marked.Sandboxed))["rewards"]["apart"] == 1.0
 
 
 async def test_reward_of_a_static_method_is_computed_apart():

@@ -27,6 +27,7 @@ from ..models.saved_tokens import completions_of, plain_tokens
 from ..models.tokens import segments
 from ..near import did_you_mean
 from ..options import option, options_of
+from ..sandboxes.sandbox import Sandbox
 from .apart import ApartCall, ApartLimits, call_of_method, limits_of, value_of
 from .conversation import (
     answer_message,
@@ -420,15 +421,16 @@ class ToolLoop:
 
 
 def _call_of(made: Any, method: Any, limits: ApartLimits) -> ApartCall:
-    """A call of a method apart, whose object has no rollout there."""
-    rollout = getattr(made, "rollout", None)
-    if not isinstance(rollout, Rollout):
-        return call_of_method(method, limits)
-    made.rollout = None
+    """A call of a method apart, whose object has neither rollout nor sandbox there."""
+    found = {name: getattr(made, name, None) for name in ("rollout", "sandbox")}
+    given = {name: each for name, each in found.items() if isinstance(each, (Rollout, Sandbox))}
     try:
+        for name in given:
+            setattr(made, name, None)
         return call_of_method(method, limits)
     finally:
-        made.rollout = rollout
+        for name, each in given.items():
+            setattr(made, name, each)
 
 
 def _said(value: Any) -> Any:
