@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
 import re
+import resource
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -159,3 +163,70 @@ def keep(value: object) -> int:
 
 def kept() -> object:
     return KEPT[0]
+
+
+def shared_state() -> dict[str, object]:
+    """What all calls in one process share."""
+    return {
+        "pid": os.getpid(),
+        "folder": os.getcwd(),
+        "variables": dict(os.environ),
+        "path": sys.path.copy(),
+        "handler": signal.getsignal(signal.SIGALRM),
+        "timers": (signal.getitimer(signal.ITIMER_REAL), signal.getitimer(signal.ITIMER_PROF)),
+        "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "umask": os.umask(0o22),
+        "recursion": sys.getrecursionlimit(),
+    }
+
+
+def change_shared_state(folder: str) -> int:
+    os.chdir(folder)
+    os.rmdir(folder)
+    os.environ["ADDED"] = "by a call"
+    del os.environ["PATH"]
+    sys.path.insert(0, folder)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1e6)
+    signal.setitimer(signal.ITIMER_PROF, 1e6)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (50, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    os.umask(0o777)
+    sys.setrecursionlimit(100)
+    return os.getpid()
+
+
+def guard_against_code() -> int:
+    """As harnesses do that run code of a model."""
+    pid = os.getpid()
+    builtins.exit = builtins.help = None  # type: ignore[assignment]
+    os.kill = os.write = os.getpid = None  # type: ignore[assignment]
+    shutil.rmtree = None  # type: ignore[assignment]
+    subprocess.Popen = None  # type: ignore[misc, assignment]
+    return pid
+
+
+def remove_a_builtin() -> int:
+    del builtins.hex
+    return os.getpid()
+
+
+def forbid_a_module() -> int:
+    sys.modules["a_module_of_another_scorer"] = None  # type: ignore[assignment]
+    return os.getpid()
+
+
+def handle_all_signals() -> int:
+    for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(each, signal.SIG_IGN)
+    return os.getpid()
+
+
+def close_standard_output() -> int:
+    sys.stdout.close()
+    return os.getpid()
+
+
+def is_whole() -> bool:
+    return callable(os.kill) and callable(shutil.rmtree) and callable(subprocess.Popen)

@@ -243,6 +243,31 @@ async def test_process_with_threads_of_a_call_is_not_used_again():
         await gone(pid)
 
 
+async def test_state_that_a_call_has_changed_is_as_before_in_the_next(tmp_path: Path):
+    """An alarm that was left set ended calls of other rollouts."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    async with open_apart() as pool:
+        before = await called(pool, scorers.shared_state)
+        assert await called(pool, scorers.change_shared_state, str(folder)) == before["pid"]
+        assert await called(pool, scorers.shared_state) == before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        scorers.guard_against_code, scorers.remove_a_builtin, scorers.forbid_a_module,
+        scorers.handle_all_signals, scorers.close_standard_output,
+    ],
+)  # fmt: skip
+async def test_process_in_which_a_call_has_taken_something_away_is_not_used_again(function: Any):
+    """All later calls in a process whose ``os.kill`` was None came to nothing."""
+    async with open_apart() as pool:
+        pid = await called(pool, function)
+        assert await called(pool, scorers.own_pid) != pid
+        assert await called(pool, scorers.is_whole)
+
+
 async def test_call_that_finds_an_idle_process_dead_has_another():
     async with open_apart() as pool:
         pid = await called(pool, scorers.own_pid)

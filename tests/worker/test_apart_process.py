@@ -11,7 +11,8 @@ import pytest
 
 from tests.worker import scorers
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks
-from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT, TIMES_OUT
+from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT
+from trio_envserve.worker.apart_state import TIMES_OUT
 
 pytestmark = [pytest.mark.real]
 

@@ -41,6 +41,7 @@ from ..envs.apart import (
 )
 from ..large_pickles import Spans, mapped, write
 from . import apart_process
+from .apart_state import TIMES_OUT
 from .carriers import CodeCarrier
 from .failures import log
 
@@ -127,7 +128,7 @@ class ApartPool:
         stack = [authors_part(each) for each in dumped_stacks(text)[-1:]]
         where = authors_line(stack[0]) if stack else ""
         at = f", at {where}" if where else ""
-        if status == -apart_process.TIMES_OUT or text.startswith(apart_process.TIMED_OUT):
+        if status == -TIMES_OUT or text.startswith(apart_process.TIMED_OUT):
             told = f"{call.name} took longer than {call.limits.timeout_s:g} s (timeout_s)"
             return ApartTimeout(f"{told}, and its process was ended{at}", where, *stack)
         if not paper.has_begun:

@@ -10,7 +10,8 @@ whatever holds the interpreter.  (``faulthandler`` has a timer of its own, which
 that where there is none: a thread, whose start and end would take half of a short call.)
 
 What a call starts ends with it: processes are killed, and a process in which it has left threads
-is not used again.  A forked child gets none of the descriptors by which this process speaks.
+is not used again.  What it has changed is put back (:mod:`.apart_state`).  A forked child gets none
+of the descriptors by which this process speaks.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ from typing import Any, Final, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
+from .apart_state import TIMES_OUT, ProcessState
 from .reaper import become_subreaper, children_of_this
 
 PID_BYTES = 8
 """Length of the process id, big-endian, at the begin of a paper."""
-TIMES_OUT: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 4
-"""Signal of the timer: one of those that nobody has a meaning for."""
 TIMED_OUT: Final = "Timeout ("
 """Begin of what ``faulthandler``'s own timer writes."""
 OUT_OF_MEMORY = "memory"
@@ -72,6 +72,8 @@ class _State:
 
     spoilt = False
     """Whether it is not to be used again."""
+    shared: ProcessState | None = None
+    """State that is put back after each call; None before the first."""
     timer: _Timer | None = None
     """Timer of the kernel; None where there is none."""
     printed: _Printed
@@ -209,6 +211,8 @@ def _reply(
     try:
         _import(module, file)
         function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
+        if _State.shared is None or not _State.shared.has_all_modules:  # they may have changed it
+            _State.shared = ProcessState()
         _arm(written, timeout_s)
         if memory_bytes is not None:
             _limit(memory_bytes, before[1])
@@ -222,9 +226,14 @@ def _reply(
         resource.setrlimit(resource.RLIMIT_AS, before)
         return _raised(error)
     finally:
+        if _State.shared is not None and not _State.shared.put_back():
+            _State.spoilt = True
         _disarm()
         resource.setrlimit(resource.RLIMIT_AS, before)
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):  # the call has closed it
+            _State.spoilt = True
 
 
 def _import(module: str, file: str) -> None:
