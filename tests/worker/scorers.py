@@ -68,6 +68,31 @@ def fork_and_leave(path: str) -> NoReturn:
     os._exit(7)
 
 
+def start_a_session(path: str) -> None:
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(path).write_text(str(started.pid))
+
+
+def start_a_session_and_hang(path: str) -> None:
+    start_a_session(path)
+    hang()
+
+
+def start_a_session_and_leave(path: str) -> NoReturn:
+    start_a_session(path)
+    os._exit(7)
+
+
+def become_another_program(path: str) -> NoReturn:
+    start_a_session(path)
+    os.execvp("sleep", ["sleep", "600"])
+
+
+def close_all_files() -> None:
+    os.closerange(3, 1000)
+    hang()
+
+
 def allocate() -> None:
     taken = []
     while True:

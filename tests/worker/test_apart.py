@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,45 @@ async def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path):
         await gone(number_in(path))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not known")
+async def test_processes_in_sessions_of_their_own_end_with_their_call(tmp_path: Path):
+    """They lived on where their call was ended."""
+    path = tmp_path / "pid"
+    async with open_apart() as pool:
+        await called(pool, scorers.start_a_session, str(path))
+        assert not is_alive(number_in(path))
+        with pytest.raises(ApartTimeout):
+            await called(pool, scorers.start_a_session_and_hang, str(path), timeout_s=SHORT_S)
+        assert not is_alive(number_in(path))
+        with pytest.raises(ApartDied, match="status 7"):
+            await called(pool, scorers.start_a_session_and_leave, str(path))
+        assert not is_alive(number_in(path))
+        path.unlink()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(called, pool, scorers.start_a_session_and_hang, str(path))
+            pid = await written(path)
+            nursery.cancel_scope.cancel()
+        assert not is_alive(pid)
+
+
+async def test_call_that_becomes_another_program_is_ended(tmp_path: Path):
+    """That program had no limit, and the call never ended."""
+    path = tmp_path / "pid"
+    async with open_apart() as pool:
+        with pytest.raises(ApartDied, match="made another program of its process") as caught:
+            await called(pool, scorers.become_another_program, str(path))
+        assert code_of(caught.value) == "apart-died"
+        assert not is_alive(number_in(path))
+        assert await called(pool, scorers.doubled, 1) == 2
+
+
+async def test_call_that_closes_all_files_is_ended():
+    """The worker's loop waited for that process to end."""
+    async with open_apart() as pool:
+        with pytest.raises(ApartDied, match="or closed all its files"):
+            await called(pool, scorers.close_all_files)
+
+
 async def test_large_arrays_are_what_they_were_though_later_calls_have_others():
     """They are mapped from files, and one that is used again would change them."""
     arrays = [numpy.full((300, 500), float(number)) for number in range(3)]
@@ -286,7 +326,7 @@ async def test_processes_are_bounded_kept_and_end_with_the_pool():
         # One more keeps track of what processes share; it is the interpreter's own.
         assert len(pids) <= apart_module.PROCESSES + 1
         own = await called(pool, scorers.own_pid)
-        assert own in pids
+        assert own in [last for pid in pids for each in children(pid) for last in children(each)]
     await gone(own)
 
 

@@ -9,7 +9,8 @@ A call that takes too long ends its own process, by a timer that needs no interp
 (:mod:`.apart_process`).  The time counts from the moment at which the function is called: not
 while the call waits for a process, nor while that starts or imports.  A process that does not even
 get there, or is stopped, is killed from here after :data:`START_S` more.  A cancelled call ends at
-once, and its process is killed.  With a process all die that are in its process group.
+once, and its process is killed.  With a process all die that it has started
+(:mod:`.apart_reaper`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,6 +41,7 @@ from ..envs.apart import (
 )
 from ..large_pickles import Spans, mapped, write
 from . import apart_process
+from .apart_reaper import LEFT
 from .apart_state import TIMES_OUT
 from .carriers import CodeCarrier
 from .failures import log
@@ -96,8 +97,8 @@ class ApartPool:
             spans = await trio.to_thread.run_sync(
                 write, paper.file.fileno(), apart_process.ARRAYS_AT, call.buffers
             )
+        reply: Any = None
         for is_last in (False, True):
-            reply: Any = None
             try:
                 with trio.move_on_after(START_S + limits.timeout_s):
                     reply = await self._context.run_sync(
@@ -108,9 +109,6 @@ class ApartPool:
                 if paper.has_begun or is_last:
                     raise self._ended(call, paper, error.args[-1].exitcode) from None
                 continue  # it died while it was idle, say: nothing has run
-            finally:
-                if reply is None:
-                    paper.end_group()
             break
         if reply is None:
             text = f"{call.name} had not ended {START_S + limits.timeout_s:g} s after it was called"
@@ -135,6 +133,11 @@ class ApartPool:
             how = describe_exit(status)
             told = f"the process for {call.name} died before it could call it: {how}"
             return ApartDied(told + (_NO_GUARD if status == 1 else ""))
+        if status == -LEFT:
+            told = (
+                f"{call.name} made another program of its process (exec), or closed all its files"
+            )
+            return ApartDied(f"{told}; that process was ended")
         told = f"the process in which {call.name} ran died{at}: {describe_exit(status)}"
         if status < 0 and call.limits.memory_bytes is not None:
             told += "; it may have needed more than its memory_bytes"
@@ -216,21 +219,10 @@ class _Paper:
     @property
     def has_begun(self) -> bool:
         """Whether a process has written its id."""
-        return self._pid() > 0
-
-    def _pid(self) -> int:
-        return int.from_bytes(os.pread(self.file.fileno(), apart_process.PID_BYTES, 0), "big")
+        return any(os.pread(self.file.fileno(), apart_process.PID_BYTES, 0))
 
     def read(self) -> str:
         """The text after the process id."""
         most = apart_process.ARRAYS_AT - apart_process.PID_BYTES
         text = os.pread(self.file.fileno(), most, apart_process.PID_BYTES)
         return text.partition(b"\0")[0].decode(errors="replace")
-
-    def end_group(self) -> None:
-        """Kill what is left of the process group of a process that has ended.  While it has a
-        member, its number is no other process's."""
-        pid = self._pid()
-        if pid > 1:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)

@@ -11,7 +11,8 @@ that where there is none: a thread, whose start and end would take half of a sho
 
 What a call starts ends with it: processes are killed, and a process in which it has left threads
 is not used again.  What it has changed is put back (:mod:`.apart_state`).  A forked child gets none
-of the descriptors by which this process speaks.
+of the descriptors by which this process speaks.  If this process ends without a reply, what is left
+below it ends with it (:mod:`.apart_reaper`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any, Final, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
+from .apart_reaper import fork_below
 from .apart_state import TIMES_OUT, ProcessState
 from .reaper import become_subreaper, children_of_this
 
@@ -137,9 +139,18 @@ def _disarm() -> None:
 
 
 def begin() -> None:
-    """Prepare this process; called once."""
-    os.setpgid(0, 0)  # so that all that it starts can be killed together
+    """Prepare this process; called once.  It goes on below the one that has called it."""
+    try:
+        _begin()
+    except BaseException:  # the process would wait for a worker that waits for it
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _begin() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
+    fork_below(libc)
+    os.setpgid(0, 0)
     become_subreaper(libc)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -155,6 +166,9 @@ def begin() -> None:
         io.BufferedWriter(_State.printed), errors="backslashreplace", line_buffering=True
     )
     own = _descriptors()
+    for each in own:
+        with contextlib.suppress(OSError):  # it was that of the list
+            os.set_inheritable(each, False)
     os.register_at_fork(after_in_child=lambda: [*map(_close, own)])
 
 

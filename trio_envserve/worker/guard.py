@@ -36,19 +36,19 @@ import select
 import signal
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from typing import Final, NoReturn, final
 
 from . import folders
 from .heartbeat import die_with_parent
 from .reaper import (
-    END_S,
     be_deaf,
     become_subreaper,
     drain,
+    end_as,
     kill_group,
     kill_others,
+    reap,
     wait_for_all,
     woken_by_children,
 )
@@ -181,7 +181,7 @@ def _burn(
         poll = select.poll()
         poll.register(guard_socket, select.POLLIN)
         poll.register(woken, select.POLLIN)
-        while (status := _reap(worker)) is None:
+        while (status := reap(worker)) is None:
             for descriptor, _ in poll.poll():
                 if descriptor == woken:
                     drain(woken)
@@ -189,7 +189,7 @@ def _burn(
                     libc.set_timer(timer, *DEADLINE.unpack(said))
                 else:  # the guard kills this process
                     poll.unregister(guard_socket)
-        _end_as(status)
+        end_as(status)
     finally:
         os._exit(1)
 
@@ -210,7 +210,7 @@ def _guard(
         if server_pidfd is not None:
             poll.register(server_pidfd, select.POLLIN)
             watched.append(server_pidfd)
-        while (status := _reap(child)) is None:
+        while (status := reap(child)) is None:
             # Without a pidfd a process that the server has forked may keep the socket open.
             found = poll.poll(None if server_pidfd is not None else 1000)
             drain(woken)
@@ -222,7 +222,7 @@ def _guard(
         kill_others(woken)
         _start_sweep()
         wait_for_all(woken, SWEEP_S)
-        _end_as(status)
+        end_as(status)
     finally:
         os._exit(1)
 
@@ -241,33 +241,3 @@ def _start_sweep() -> None:
             folders.sweep()
         finally:
             os._exit(0)
-
-
-def _reap(child: int) -> int | None:
-    """Reap what has ended; the status of ``child`` if that was among it."""
-    if not hasattr(os, "waitid"):  # macOS, where no orphans come to this process
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            kill_group(child)
-        return status if ended else None
-    while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        if found.si_pid == child:
-            kill_group(child)  # before it is reaped: so the group's id is no other's
-        status = os.waitpid(found.si_pid, 0)[1]
-        if found.si_pid == child:
-            return status
-    return None
-
-
-def _end_as(status: int) -> NoReturn:
-    """End this process as another one has ended."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        os._exit(code)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other one has made its own
-    if -code != signal.SIGKILL:
-        signal.signal(-code, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-    os.kill(os.getpid(), -code)
-    time.sleep(END_S)  # it is under way
-    os._exit(1)

@@ -31,6 +31,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import NoReturn
 
 END_S = 5.0
 """Time for which the end of killed processes is waited for, in seconds: a process in a system call
@@ -135,6 +136,38 @@ def children_of_this() -> list[int]:
                 if stat.read().rpartition(b")")[2].split()[1] == own:
                     found.append(int(name))
     return found
+
+
+def reap(child: int) -> int | None:
+    """Reap what has ended; the status of ``child`` if that was among it."""
+    if not hasattr(os, "waitid"):  # macOS, where no orphans come to this process
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            kill_group(child)
+        return status if ended else None
+    while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if found.si_pid == child:
+            kill_group(child)  # before it is reaped: so the group's id is no other's
+        status = os.waitpid(found.si_pid, 0)[1]
+        if found.si_pid == child:
+            return status
+    return None
+
+
+def end_as(status: int) -> NoReturn:
+    """End this process as another one has ended."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other one has made its own
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    time.sleep(END_S)  # it is under way
+    os._exit(1)
 
 
 # -- the program ----------------------------------------------------------------------
