@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import ctypes
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import os
 import re
 import resource
@@ -13,8 +19,11 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
+
+import numpy
 
 
 def doubled(number: int) -> int:
@@ -162,6 +171,79 @@ def stop_itself() -> None:
 
 def return_a_lambda() -> object:
     return lambda: None
+
+
+class ReadBy:
+    """Is read by a call of some function."""
+
+    def __init__(self, *called: object) -> None:
+        self.called = called
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.called[0], self.called[1:]
+
+
+class RaisedBy(Exception):
+    """Is read by a call of a function."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return raised_by, ()
+
+
+def raised_by() -> RaisedBy:
+    return RaisedBy("made by a function")
+
+
+def return_sleep() -> object:
+    return ReadBy(time.sleep, 1e6)
+
+
+def return_exit() -> object:
+    return ReadBy(os._exit, 3)
+
+
+def return_plain_object() -> object:
+    return Plain()
+
+
+def raise_raised_by() -> NoReturn:
+    raise raised_by()
+
+
+class Plain:
+    """Is no data."""
+
+
+@dataclasses.dataclass
+class Scored:
+    reward: float
+    parts: dict[str, Any]
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+class Grade(enum.Enum):
+    GOOD = "good"
+
+
+class Scores(dict[str, float]):
+    """Scores by their names."""
+
+
+def data() -> list[Any]:
+    """Of each kind of value that a call may return."""
+    return [
+        None, True, 1 << 70, 1.5, "ä", b"b", bytearray(b"c"), (1, [2]), {1}, frozenset({2}), 2j,
+        Scored(1.0, {"a": Scored(0.5, {})}), Pair(1, 2), Grade.GOOD, Scores(a=1.0),
+        collections.OrderedDict(a=1), collections.Counter("aab"), collections.deque([1]),
+        collections.defaultdict(int, a=1), decimal.Decimal("1.50"), fractions.Fraction(1, 3),
+        uuid.UUID(int=7), Path("a/b"), datetime.timedelta(1), datetime.date(2026, 1, 1),
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        numpy.float32(0.5), numpy.int64(3), numpy.arange(6).reshape(2, 3)[:, 1].tolist(),
+    ]  # fmt: skip
 
 
 def return_much() -> bytes:

@@ -197,6 +197,46 @@ async def test_memory_of_a_call_is_limited_and_what_it_took_is_given_back():
         assert array.shape == (1_000_000,)
 
 
+async def test_values_that_are_data_come_back_as_they_are():
+    async with open_apart() as pool:
+        found = await called(pool, scorers.data)
+        assert found == scorers.data()
+        assert [*map(type, found)] == [*map(type, scorers.data())]
+        for array in (numpy.arange(6.0).reshape(2, 3)[:, 1], numpy.zeros((300, 300), "f4")):
+            assert (await called(pool, numpy.add, array, 1) == array + 1).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "of"),
+    [
+        (scorers.return_sleep, "time.sleep"),
+        (scorers.return_exit, "posix._exit"),
+        (scorers.return_plain_object, "tests.worker.scorers.Plain"),
+    ],
+)
+async def test_value_whose_code_would_run_in_the_worker_is_refused(function: Any, of: str):
+    """It held up the worker's loop, or ended the worker, when it was read."""
+    async with open_apart() as pool:
+        with pytest.raises(TypeError, match=rf"returned what is not read here: .*{of}"):
+            await called(pool, function)
+
+
+def test_value_that_names_code_by_another_module_is_refused():
+    forged = b"ctests.worker.scorers\nos._exit\n(I3\ntR."
+    with pytest.raises(TypeError, match=r"tests\.worker\.scorers\.os\._exit"):
+        value_of("f", ApartReply(forged))
+    imports = b"cantigravity\nBAR\n."
+    with pytest.raises(TypeError, match=r"antigravity\.BAR"):
+        value_of("f", ApartReply(imports))
+    assert "antigravity" not in sys.modules
+
+
+async def test_exception_whose_code_would_run_in_the_worker_is_told_by_its_text():
+    async with open_apart() as pool:
+        with pytest.raises(RuntimeError, match="RaisedBy: made by a function"):
+            await called(pool, scorers.raise_raised_by)
+
+
 async def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path):
     path = tmp_path / "child"
     async with open_apart() as pool:

@@ -14,15 +14,21 @@ called in another process, which is killed at a limit of time::
 
 Function, arguments and value travel as pickles, made and read where the environment's code runs.
 What cannot be pickled is refused, by name.  What the function raises is raised at its caller; if
-that cannot be pickled, a ``RuntimeError`` with its type and message is.
+that cannot be pickled, or not be read, a ``RuntimeError`` with its type and message is.
+
+A value may be an object that code of a model has made, and the pickle of an object names the
+function that makes it anew.  So values and exceptions are read by one that calls nothing but
+classes of data (:class:`_Reader`), and imports nothing.
 
 The processes belong to the worker (:mod:`trio_envserve.worker.apart`).
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
+import io
 import math
 import os
 import pickle
@@ -196,10 +202,17 @@ def call_of_method(method: Any, limits: ApartLimits) -> ApartCall:
 def value_of(name: str, reply: ApartReply) -> Any:
     """The value of a call, or raises what it has raised."""
     if reply.value is not None:
-        return pickle.loads(reply.value, buffers=reply.buffers)
+        read = foreign.call(_read, reply.value, reply.buffers)
+        if read.error is not None:
+            raise TypeError(
+                f"{name} returned what is not read here: {_why(read.error)}. A value is plain "
+                "data, numbers and arrays of numpy, an enum, a named tuple, or an object of a "
+                "dataclass, attrs or pydantic, of a module that is imported here"
+            ) from read.error
+        return read.value
     error: BaseException | None = None
     if reply.error is not None:
-        read = foreign.call(pickle.loads, reply.error)
+        read = foreign.call(_read, reply.error)
         # What is no Exception (an exit, say) has a meaning in this process, and had it there.
         error = read.value if foreign.is_exception(read.value, Exception) else None
     if error is None:
@@ -208,6 +221,51 @@ def value_of(name: str, reply: ApartReply) -> Any:
         note = redacted(f"{name} raised it in a process apart:\n{reply.traceback}")
         foreign.call(BaseException.add_note, error, note)
     raise error
+
+
+def _read(data: bytes, buffers: Sequence[memoryview] = ()) -> Any:
+    return _Reader(io.BytesIO(data), buffers=buffers).load()
+
+
+@final
+class _Reader(pickle.Unpickler):
+    """Reads pickles that code of a model may have made."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises ``UnpicklingError`` if it is no data."""
+        if f"{module}.{name}" in _DATA:
+            return super().find_class(module, name)
+        try:
+            found = functools.reduce(getattr, name.split("."), sys.modules[module])
+        except (KeyError, AttributeError):
+            text = f"{module}.{name} is not imported here"
+            raise pickle.UnpicklingError(text) from None
+        if isinstance(found, type) and _is_data(found):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no class of data")
+
+
+def _is_data(kind: type) -> bool:
+    marks = ("__dataclass_fields__", "__attrs_attrs__", "model_dump")  # the last is pydantic's
+    return issubclass(kind, _PLAIN) or any(hasattr(kind, mark) for mark in marks)
+
+
+_PLAIN = (
+    bool, int, float, str, tuple, list, dict, set, frozenset, enum.Enum, BaseException,
+)  # fmt: skip
+"""Classes of data, with all that derive from them."""
+
+_NUMPY = ("numpy.core", "numpy._core")  # the first before version 2
+_DATA = {
+    "builtins.complex", "collections.deque", "datetime.date", "datetime.datetime",
+    "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal",
+    "fractions.Fraction", "numpy.dtype", "numpy.ndarray", "pathlib.PosixPath",
+    "pathlib.PurePosixPath", "pathlib.PureWindowsPath", "pathlib._local.PosixPath",
+    "pathlib._local.PurePosixPath", "pathlib._local.PureWindowsPath", "uuid.UUID",
+    *(f"{numpy}.multiarray.{name}" for numpy in _NUMPY for name in ("_reconstruct", "scalar")),
+    *(f"{numpy}.numeric._frombuffer" for numpy in _NUMPY),
+}  # fmt: skip
+"""Further ones by name, and functions that make them; imported if they are not yet."""
 
 
 def _travelling(

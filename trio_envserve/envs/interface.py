@@ -226,7 +226,8 @@ class Rollout:
 
         That holds up nobody, whatever it does, and is killed at its limits, or when the rollout is
         cancelled.  Raises what the function raises, ``ApartTimeout``, ``ApartOutOfMemory``,
-        ``ApartDied``, and ``TypeError`` for what cannot be pickled.  Needs the extra ``apart``.
+        ``ApartDied``, and ``TypeError`` for what cannot be pickled and for a value that is no
+        data.  Needs the extra ``apart``.
 
         Args:
             function: A plain function at the top of a module.
