@@ -7,8 +7,9 @@ handlers and mask of signals.
 
 A scorer that runs code of a model may have taken functions away from it for good
 (``os.kill = None``).  So the names in some modules (:data:`MODULES`), and those of modules, are
-compared by identity.  What has changed is put back, so that the reply can be sent.  But what was
-imported meanwhile may have a copy of it: such a process is not used again.
+compared: as lists, which takes half of the time that dicts take.  What has changed is put back, so
+that the reply can be sent.  But what was imported meanwhile may have a copy of it: such a process
+is not used again.
 
 Globals of other modules are not looked at: to compare all would take longer than a call.
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import importlib
-import operator
 import os
 import resource
 import shutil
@@ -44,8 +44,6 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _getsignal: Any = importlib.import_module("_signal").getsignal
 """That of the module ``signal`` makes an enum of each, which takes 30 times as long."""
-_all, _len, _map, _same = all, len, map, operator.is_
-"""Builtins, which a call may change."""
 _ABSENT = object()
 
 
@@ -91,7 +89,7 @@ class ProcessState:
     def _put_names_back(self) -> bool:
         is_same = True
         for now, before in self._names:
-            if _len(now) == _len(before) and _all(_map(_same, now.values(), before.values())):
+            if [*now.values()] == [*before.values()]:  # no builtin, which the call may have changed
                 continue
             for name, value in before.items():
                 if now.get(name, _ABSENT) is not value:
