@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from tests.memory import Probe, echo, pair, virtual
-from trio_envserve import ConfigError, Rollout, ServerLimits, turns
+from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerLimits, turns
 from trio_envserve.client import Client, Outcome, shell
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(200)]
@@ -168,6 +168,20 @@ async def test_what_had_arrived_when_the_block_ended_is_there_after_it() -> None
         assert [each async for each in outcomes] == []
         await trio.sleep(10)
         assert (server.stats().kept, server.stats().running) == (0, 0)
+
+
+@virtual
+async def test_an_error_that_had_arrived_could_not_be_read_a_turn_after_the_block() -> None:
+    async def fails(rollout: Any) -> Any:
+        raise LookupError("no such riddle")
+
+    async with pair(fails) as (_, client):
+        async with client.run_many([1]) as outcomes:
+            await trio.sleep(10)
+        await trio.sleep(10)
+        [(_, outcome)] = outcomes.arrived()
+        assert isinstance(outcome.error, RolloutFailed)
+        assert outcome.executions == 1
 
 
 async def test_what_had_arrived_is_there_though_it_is_large(eager: None) -> None:

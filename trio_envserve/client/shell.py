@@ -57,7 +57,7 @@ from ..core.limits import WireLimits
 from ..core.notes import Note
 from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
-from ..core.terms import ID_BYTES, Body, SentBody, Status
+from ..core.terms import ID_BYTES, Body, SentBody
 from ..net import unwrap_single
 from ..turns import Threads
 from .driver import Driver, Ended, OnDelta, OnNote
@@ -279,10 +279,10 @@ class Client:
         error: CallError | None = None
         value: Any = None
         try:
-            if ended.status is Status.RESULT:
+            if ended.error is None:
                 value = self._decode(ended.body, at_once=at_once)
             else:
-                error = error_from_info(self._driver.core.error_of(ended))
+                error = error_from_info(ended.error)
         except values.TooMuchWork:
             raise
         except Exception as problem:

@@ -181,9 +181,16 @@ class Reply(NamedTuple):
         return cls(outcome, status, body, error)
 
     def for_caller(self, call: Call) -> Answer:
-        """The effect that gives it to the caller."""
+        """The effect that gives it to the caller.  Its error has the executions that lost sessions
+        may have started."""
         worker, duration_s, executions = self.outcome[3:]
-        return Answer(call.number, self.status, self.body, worker, duration_s, executions)
+        error = self.error
+        if error is not None:
+            if not error.executions:  # a worker does not know how many there were
+                error = dataclasses.replace(error, executions=executions)
+            if call.may_have_run:
+                error = after_loss(error, call)
+        return Answer(call.number, self.status, self.body, worker, duration_s, executions, error)
 
 
 def grant(allowance: int) -> int:

@@ -40,12 +40,11 @@ between them grow until the next call.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 from . import client_inputs as inputs
-from . import error_records, messages
+from . import messages
 from .calls import (
     Call,
     CallAction,
@@ -54,14 +53,12 @@ from .calls import (
     ClientSession,
     Reply,
     Stage,
-    after_loss,
     info,
     never_sent,
     refused,
     too_large,
 )
 from .client_effects import (
-    Answer,
     ClientEffect,
     Fail,
     PassDelta,
@@ -315,14 +312,6 @@ class ClientCore:
         out = self._out
         self._out = []
         return out
-
-    def error_of(self, answer: Answer) -> ErrorInfo:
-        """The error of an answer that was not received yet, with the executions that lost sessions
-        may have started of its call."""
-        call, error = self.calls.live[answer.call], error_records.decode(answer.body)
-        if not error.executions:  # a worker does not know how many there were
-            error = dataclasses.replace(error, executions=answer.executions)
-        return after_loss(error, call) if call.may_have_run else error
 
     def wake_at_s(self) -> float:
         """Latest moment of the next tick."""

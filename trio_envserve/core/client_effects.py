@@ -36,6 +36,8 @@ class Answer(NamedTuple):
     worker: str
     duration_s: float | None
     executions: int
+    error: ErrorInfo | None
+    """The error in the body; None if it is a result."""
 
 
 class PassDelta(NamedTuple):
