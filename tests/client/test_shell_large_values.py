@@ -159,7 +159,7 @@ async def test_a_door_is_told_what_cannot_be_encoded_and_when_its_call_has_its_p
         def submitted() -> None:
             told.append(len(client._driver.core.calls.live))
 
-        assert (await run_encoded(client, encoded, submitted)).unwrap() == "x"
+        assert (await run_encoded(client, encoded, submitted=submitted)).unwrap() == "x"
     assert told == [1]
 
 

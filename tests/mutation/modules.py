@@ -81,7 +81,7 @@ SHELLS = {
     "net.address": ("tests/net/test_address.py",),
     "net.shared": ("tests/net/test_shared.py",),
     "net.memory": MEMORY,
-    "client.driver": ("tests/client/test_driver.py", *CLIENT),
+    "client.driver": ("tests/client/test_driver.py", "tests/client/test_shared.py", *CLIENT),
     "client.opening": (
         "tests/client/test_opening.py",
         "tests/client/test_shell.py",
@@ -91,6 +91,7 @@ SHELLS = {
         *CLIENT,
         "tests/client/test_keys.py",
         "tests/client/test_many.py",
+        "tests/client/test_shared.py",
         "tests/client/test_running.py",
         "tests/worker/test_stacks.py",
         "tests/client/test_shell_large_values.py",

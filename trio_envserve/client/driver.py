@@ -6,18 +6,28 @@ Theory of operation
 and tells its callers.  Its tasks are the receiver, the clock, and the one that carries
 out the effects of calls.  It does so in the next turn of the loop, so requests of the
 same turn go out together.  The request of a lone call goes out at once.
+
+The callers of a door come and go with their connections, and come back for what they have asked
+for; but the server cancels the work of a key that its last waiter leaves.  So a door *shares* its
+calls with keys: one that asks the same on the same terms as one that has not ended is no further
+call, but another caller of that.  A shared call ends with its outcome, not with its callers: what
+nobody waits for is received unread, and the server retains it under its key.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from functools import partial
 from typing import TypeAlias, final
 
 import trio
 
 from .. import tracing
 from ..core import messages, notes
+from ..core.calls import info
 from ..core.client import ClientCore
 from ..core.client_effects import (
     Answer,
@@ -41,12 +51,12 @@ from ..core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
-from ..core.errors import ServerNotReady
+from ..core.errors import NeverStarted, ServerNotReady
 from ..core.health import Health, ServerHealth
-from ..core.key_records import KeyAct
+from ..core.key_records import KeyAct, KeyName
 from ..core.notes import Note
 from ..core.router_effects import Report
-from ..core.terms import Body, SentBody, Status
+from ..core.terms import Body, SentBody, Status, Verdict
 from ..net import ConnectionEvent, DealerSocket
 from .options import Terms
 
@@ -81,6 +91,31 @@ class _Asked:
         """The reason why the server takes none."""
 
 
+Hold: TypeAlias = Callable[[], ExitStack]
+"""Called when a shared call is made: what it takes of its callers' bounds until it has ended."""
+
+_NEVER = NeverStarted.code
+_FORGOTTEN = info("cancelled", Verdict.MAY_HAVE_RUN, "its key was forgotten")
+_DELETED = info(
+    "key-deleted", Verdict.DID_NOT_RUN, "its key was deleted before anything was started"
+)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class SharedCall:
+    """A call for which several callers may wait, and which goes on when none does."""
+
+    name: KeyName
+    terms: Terms
+    held: ExitStack
+    number: int = -1
+    waiting: list[Callable[[Ended], None]] = dataclasses.field(default_factory=list)
+    """Told of its end: one for each caller."""
+    is_forgotten: bool = False
+    """Whether its key was forgotten here meanwhile."""
+    has_ended: bool = False
+
+
 @final
 class Driver:
     """The driver of a client core: its connection, and the callers of its calls."""
@@ -101,6 +136,8 @@ class Driver:
         """Receivers of notes, of calls in ``_waiting``."""
         self.keeps_spans = True
         """Whether calls have spans, if this process keeps traces."""
+        self._shared: dict[Terms, SharedCall] = {}
+        """Shared calls that have not ended, and whose key was not forgotten."""
         self._spans: dict[int, tracing.Span] = {}
         """Spans of calls that have not ended."""
         self._asked: dict[int, _Asked] = {}
@@ -153,9 +190,63 @@ class Driver:
         else:
             self.carry_out()  # as for a lone call
 
-    def received(self, answer: Answer) -> None:
-        """The caller has the outcome in hands, or nobody is left to take it."""
-        self._give(OutcomeReceived(answer.call, trio.current_time()))
+    # -- shared calls ---------------------------------------------------------
+
+    def shared(self, terms: Terms) -> SharedCall | None:
+        """The call on these terms.  The digest of its input is a part of them."""
+        return self._shared.get(terms._replace(traceparent=None))
+
+    def share(
+        self, body: SentBody, now_s: float, terms: Terms, ended: Callable[[Ended], None],
+        hold: Hold,
+    ) -> SharedCall:  # fmt: skip
+        """Like :meth:`submit`, for another caller of the call on these terms; it is made if there
+        is none.  Whoever leaves it takes ``ended`` out of those that wait."""
+        call = self.shared(terms)
+        if call is not None:
+            call.waiting.append(ended)
+            return call
+        assert terms.key is not None
+        call = SharedCall(terms.key.name, terms._replace(traceparent=None), hold(), waiting=[ended])
+        self._shared[call.terms] = call
+        call.number = self.submit(body, now_s, terms, partial(self._end_shared, call))
+        return call
+
+    def forget(self, name: KeyName) -> list[SharedCall]:
+        """The shared calls of a key that is to be forgotten: who asks from now on makes another."""
+        if name not in self.core.calls.asking:
+            return []
+        found = [call for call in self._shared.values() if call.name == name]
+        for call in found:
+            call.is_forgotten = True
+            del self._shared[call.terms]
+        return found
+
+    def end(self, call: SharedCall) -> None:
+        """End a shared call whose key was forgotten."""
+        self.cancel((call.number,))
+        self._end_shared(call, Fail(call.number, _FORGOTTEN))
+
+    def _end_shared(self, call: SharedCall, ended: Ended) -> None:
+        call.has_ended = True
+        call.held.close()
+        if not call.is_forgotten:
+            del self._shared[call.terms]
+        elif isinstance(ended, Answer) and (error := ended.error) and error.code == _NEVER:
+            ended = ended._replace(error=_DELETED)
+        if not call.waiting:
+            self.received(ended)
+        for each in call.waiting:
+            each(ended)
+
+    # -- outcomes ---------------------------------------------------------------
+
+    def received(self, ended: Ended) -> None:
+        """The caller has the outcome in hands, or nobody is left to take it.  Of several callers
+        the first one counts."""
+        if isinstance(ended, Fail) or ended.call not in self.core.calls.live:
+            return
+        self._give(OutcomeReceived(ended.call, trio.current_time()))
         if self._effects or self.core.wake_at_s() < self._wake_at_s:
             self._asked_of_core.set()
 

@@ -5,7 +5,8 @@ Theory of operation
 A :class:`~.driver.Driver` runs the core; this module turns inputs into requests and
 answers into outcomes.  A call is the caller's own task, which waits for its outcome.
 Cancelling that scope cancels the rollout on the server at once, and does not wait for
-it: the bookkeeping is synchronous and comes before the next await.
+it: the bookkeeping is synchronous and comes before the next await.  Shared calls go on
+(:mod:`.driver`).
 
 An outcome is received when the caller's task has decoded it.  Only then does the
 client acknowledge it.
@@ -32,7 +33,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import starmap
 from typing import Any, Literal, TypeVar, Unpack, final
@@ -60,7 +61,7 @@ from ..core.status import ClientCounters, ServerStats
 from ..core.terms import ID_BYTES, Body, SentBody
 from ..net import unwrap_single
 from ..turns import Threads
-from .driver import Driver, Ended, OnDelta, OnNote
+from .driver import Driver, Ended, Hold, OnDelta, OnNote
 from .options import (
     DEFAULT_NAMESPACE,
     Asked,
@@ -186,14 +187,15 @@ class Client:
 
     async def _run_large(
         self, asked: Asked, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None, hold: Hold | None = None,
     ) -> Outcome:  # fmt: skip
         """Encode a large input in a thread, and run it."""
         try:
             encoded = await self._encode_large(asked)
         except values.EncodingError as error:
             return await _not_encoded(error)
-        return await self._run_encoded(encoded, submitted, on_delta, on_note)
+        await trio.lowlevel.checkpoint_if_cancelled()  # a shared call would go on
+        return await self._run_encoded(encoded, submitted, on_delta, on_note, hold)
 
     async def _encode(self, asked: Asked) -> Encoded:
         """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
@@ -212,11 +214,11 @@ class Client:
 
     async def _run_encoded(
         self, encoded: Encoded, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None, hold: Hold | None = None,
     ) -> Outcome:  # fmt: skip
         began_s = trio.current_time()
         body, terms = encoded
-        ended = await self._call(body, began_s, terms, submitted, on_delta, on_note)
+        ended = await self._call(body, began_s, terms, submitted, on_delta, on_note, hold)
         now_s = trio.current_time()
         try:
             return self._outcome_at_once(ended, began_s, now_s)
@@ -226,9 +228,9 @@ class Client:
     async def _call(
         self, body: SentBody, now_s: float, terms: Terms,
         submitted: Callable[[], object] | None = None, on_delta: OnDelta | None = None,
-        on_note: OnNote | None = None,
+        on_note: OnNote | None = None, hold: Hold | None = None,
     ) -> Ended:  # fmt: skip
-        """Submit, and wait in the caller's own task."""
+        """Submit, and wait in the caller's own task.  With ``hold`` the call is shared."""
         task, waits = trio.lowlevel.current_task(), False
         box: list[Ended] = []
 
@@ -242,7 +244,11 @@ class Client:
             waits = False  # whatever arrives now wakes nobody
             return trio.lowlevel.Abort.SUCCEEDED
 
-        number = self._driver.submit(body, now_s, terms, ended, on_delta, on_note)
+        shared = None
+        if hold is None:
+            number = self._driver.submit(body, now_s, terms, ended, on_delta, on_note)
+        else:
+            shared = self._driver.share(body, now_s, terms, ended, hold)
         if submitted is not None:
             submitted()
         try:
@@ -253,7 +259,12 @@ class Client:
                 waits = True
                 await trio.lowlevel.wait_task_rescheduled(abort)
         except BaseException:
-            self._driver.cancel((number,))
+            if shared is None:
+                self._driver.cancel((number,))
+            else:
+                shared.waiting.remove(ended)
+                for each in box:  # too late for this task
+                    self._driver.received(each)
             raise
         return box[0]
 
@@ -264,11 +275,9 @@ class Client:
         except values.TooMuchWork:
             raise
         except BaseException:
-            if not isinstance(ended, Fail):
-                self._driver.received(ended)  # interrupted: nobody else takes the answer
+            self._driver.received(ended)  # interrupted: nobody else takes the answer
             raise
-        if not isinstance(ended, Fail):
-            self._driver.received(ended)
+        self._driver.received(ended)
         return outcome
 
     def _read(self, ended: Ended, took_s: float, *, at_once: bool) -> Outcome:
@@ -516,12 +525,23 @@ async def encode(client: Client, asked: Asked) -> Encoded:
 
 
 async def run_encoded(
-    client: Client, encoded: Encoded, submitted: Callable[[], object] | None = None
-) -> Outcome:
-    """Like :meth:`Client.outcome`, for doors.  ``submitted`` is called when the call has its
-    place among all that this client asks: what is asked after that comes to the server after
-    it."""
-    return await client._run_encoded(encoded, submitted)
+    client: Client, encoded: Encoded, hold: Hold | None = None,
+    submitted: Callable[[], object] | None = None,
+) -> Outcome:  # fmt: skip
+    """Like :meth:`Client.outcome`, for doors.  With ``hold`` the call, which has a key, is shared
+    (:mod:`.driver`).  ``submitted`` is called when the call has its place among all that this
+    client asks: what is asked after that comes to the server after it."""
+    return await client._run_encoded(encoded, submitted, hold=hold)
+
+
+def is_shared(client: Client, encoded: Encoded) -> bool:
+    """Whether this would be another caller of a shared call, and no further call."""
+    return client._driver.shared(encoded.terms) is not None
+
+
+def is_asked(client: Client, key: str, namespace: str) -> bool:
+    """Whether a call of this client for the work of a key has not ended."""
+    return key_name(key, namespace) in client._driver.core.calls.asking
 
 
 async def follow(client: Client, asked: Asked, on_delta: OnDelta) -> Outcome:
@@ -542,8 +562,14 @@ async def release(
 ) -> KeyEnded:
     """Like :meth:`Client.forget`, for doors, which release a key for every call that they make:
     the server has nothing to remember of it.  If the server is lost meanwhile, it is not asked
-    again, and the error is UnknownKey: what is there may have been forgotten, or not."""
-    return _ended(await client._of_key(KeyAct.FORGET, key, namespace, timeout_s))
+    again, and the error is UnknownKey: what is there may have been forgotten, or not.  Shared calls
+    for which the server has had no room yet end, too."""
+    shared = client._driver.forget(key_name(key, namespace))
+    ended = _ended(await client._of_key(KeyAct.FORGET, key, namespace, timeout_s))
+    late = [call for call in shared if not call.has_ended]
+    for call in late:
+        client._driver.end(call)
+    return dataclasses.replace(ended, known=True) if late else ended
 
 
 def keep_no_spans(client: Client) -> None:
@@ -600,13 +626,14 @@ async def run_parts(
 @asynccontextmanager
 async def open_many(
     client: Client, calls: Iterable[Asked], in_flight: int,
-    on_note: Callable[[int, Note], object] | None = None,
+    on_note: Callable[[int, Note], object] | None = None, hold: Hold | None = None,
 ) -> AsyncIterator[Outcomes]:  # fmt: skip
-    """Make calls, at most so many at a time, and cancel at the end of the block what is left."""
+    """Make calls, at most so many at a time, and cancel at the end of the block what is left.  With
+    ``hold`` the calls are shared, and what is under way goes on; all of them hold the same."""
     check_in_flight(in_flight)
     with unwrap_single():
         async with trio.open_nursery() as nursery:
-            outcomes = Outcomes(client, in_flight, nursery, on_note)
+            outcomes = Outcomes(client, in_flight, nursery, on_note, hold)
             nursery.start_soon(outcomes._feed, calls)
             try:
                 yield outcomes
@@ -624,12 +651,16 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def __init__(
         self, client: Client, in_flight: int, nursery: trio.Nursery,
-        on_note: Callable[[int, Note], object] | None,
+        on_note: Callable[[int, Note], object] | None, hold: Hold | None,
     ) -> None:  # fmt: skip
         self._client = client
         self._driver = client._driver
         self._nursery = nursery
         self._on_note = on_note
+        self._held = None if hold is None else hold()
+        """What shared calls take of bounds; None: they are not shared."""
+        self._holders = 1
+        """Number of these calls that have not ended, and 1 for the block."""
         self._room = in_flight
         self._fed = self._closed = False
         self._closed_s = 0.0
@@ -663,21 +694,37 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def _submit(self, index: int, asked: Asked) -> None:
         on_note = None if self._on_note is None else partial(self._on_note, index)
+        hold = None if self._held is None else self._hold
         try:
             encoded = asked.at_once(self._client._wire)
         except values.EncodingError as error:
             self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
             return
         if encoded is None:
-            self._start(index, partial(self._client._run_large, on_note=on_note), asked)
+            self._start(index, partial(self._client._run_large, on_note=on_note, hold=hold), asked)
             return
-        now_s = trio.current_time()
-        number = self._driver.submit(
-            encoded.body, now_s, encoded.terms, self._has_ended, on_note=on_note
-        )
+        now_s, (body, terms) = trio.current_time(), encoded
+        if hold is None:
+            number = self._driver.submit(body, now_s, terms, self._has_ended, on_note=on_note)
+        else:
+            number = self._driver.share(body, now_s, terms, self._has_ended, hold).number
         self._under_way[number] = index, now_s
 
+    def _hold(self) -> ExitStack:
+        held = ExitStack()
+        held.callback(self._let_go)
+        self._holders += 1
+        return held
+
+    def _let_go(self) -> None:
+        self._holders -= 1
+        if not self._holders and self._held is not None:
+            self._held.close()
+
     def _has_ended(self, ended: Ended) -> None:
+        if self._closed:  # it was shared, and has gone on
+            self._driver.received(ended)
+            return
         self._ended.append(ended)
         if self._takers:
             self._takers.unpark()
@@ -748,7 +795,12 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     def _close(self) -> None:
         """Cancel the calls that are left."""
         self._closed, self._closed_s = True, trio.current_time()
-        self._driver.cancel(self._under_way)
+        if self._held is None:
+            self._driver.cancel(self._under_way)
+        else:
+            for ended in self._ended:
+                self._driver.received(ended)
+        self._let_go()
         self._takers.unpark_all()
 
     def arrived(self) -> list[tuple[int, Outcome]]:

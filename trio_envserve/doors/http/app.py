@@ -8,7 +8,7 @@ the request; a caller who hangs up cancels that task's calls.  The door decides 
 about running.  Each error that a caller can see is a :class:`~.problems.Problem`.
 
 A request with a key is another thing: its caller may hang up, and come back.  So its call is
-a task of the door (:class:`~.keys.KeyedCall`), for which the request only waits.
+shared, and goes on in the client (:mod:`.keys`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
+from itertools import starmap
 from typing import Any, Final, TypeAlias, final
 
 import trio
 
 from ...client import Client, Outcome, Outcomes
 from ...client.options import Encoded, checked
-from ...client.shell import run_encoded
+from ...client.shell import is_shared, open_many, run_encoded
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
 from ...core.limits import WireLimits
-from ...net import unwrap_single
 from ..bounds import Bound
 from .about import About
 from .answers import encoded, later, line, record, refuse
@@ -39,9 +39,7 @@ from .guard import Guard
 from .keys import (
     KeyedCalls,
     Named,
-    RequestIdentity,
     asynchronous,
-    body_digest,
     key_of_header,
     key_of_path,
 )
@@ -68,51 +66,6 @@ Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 @final
-class Feed:
-    """Makes the calls of a batch, which go on when nobody takes their outcomes any more.
-
-    The client decodes an outcome when it is taken, and only then has it been received.  So
-    what nobody takes stays with the server, within its bounds.
-    """
-
-    def __init__(
-        self, client: Client, inputs: list[Any], in_flight: int, options: dict[str, Any]
-    ) -> None:
-        self._inputs = inputs
-        self._many = client.run_many(self._asked(), in_flight=in_flight, **options)
-        self._outcomes: Outcomes | None = None
-        self._begun, self._left = trio.Event(), trio.Event()
-
-    async def run(self) -> None:
-        """Run the batch.  When nobody takes outcomes any more, nothing further is begun,
-        and what is under way goes on."""
-        try:
-            async with self._many as self._outcomes:
-                self._begun.set()
-                await self._left.wait()
-                while await self.take() is not None:
-                    pass
-        finally:
-            self._begun.set()
-
-    async def take(self) -> tuple[int, Outcome] | None:
-        """The next outcome, once there is one, with the index of its input; None after the last."""
-        await self._begun.wait()
-        assert self._outcomes is not None
-        return await anext(self._outcomes, None)
-
-    def leave(self) -> None:
-        """Nobody takes outcomes any more."""
-        self._left.set()
-
-    def _asked(self) -> Iterator[Any]:
-        for input in self._inputs:
-            if self._left.is_set():
-                return
-            yield input
-
-
-@final
 class HttpApp:
     """The application.  It serves one client."""
 
@@ -123,7 +76,7 @@ class HttpApp:
         self._client = client
         self._guard = guard
         self._limits = limits
-        self._keyed = KeyedCalls(client, behind, limits)
+        self._keyed = KeyedCalls(client, limits)
         turns = Turns()
         self._codec = codec = Codec(limits, wire, turns)
         self._calls = Bound(limits.calls, limits.namespace_share)
@@ -131,7 +84,9 @@ class HttpApp:
         namespace has with the server.  So a namespace has its share: else it would hold all room,
         and nobody else could call (G10)."""
         self._bodies = Bound(limits.bodies_bytes)
-        self._rows = Rows(client, self._keyed, codec, self._calls, self._bodies, limits, rows)
+        self._rows = Rows(
+            client, behind, self._keyed, codec, self._calls, self._bodies, limits, rows
+        )
         self._asks_ready = trio.Lock()
         self._about = About(client, limits, self._counts)
         self._answers: Counter[int] = Counter()
@@ -242,7 +197,6 @@ class HttpApp:
         media = accepted(exchange.headers, (JSON, CBOR))
         with ExitStack() as held:
             body = await self._body(exchange, held)
-            digest = b"" if named is None else body_digest(body, exchange.media)
             kind, asked = await self._asked(exchange, body, named)
             del body
             if named is None:
@@ -251,7 +205,7 @@ class HttpApp:
                 run = partial(run_encoded, self._client, asked)
                 outcome = await exchange.unless_hung_up(run)
             else:
-                found = await self._ask(exchange, RequestIdentity(named, digest), asked, held)
+                found = await self._ask(exchange, named, asked, held)
                 if found is None:
                     await later(exchange, named, kind, (b"preference-applied", b"respond-async"))
                     return
@@ -276,20 +230,17 @@ class HttpApp:
             return kind, asked
 
     async def _ask(
-        self, exchange: Exchange, identity: RequestIdentity, asked: Encoded, held: ExitStack
+        self, exchange: Exchange, named: Named, asked: Encoded, held: ExitStack
     ) -> Outcome | None:
         """The outcome under a key; None if the caller prefers not to wait for it."""
-        call, named = self._keyed.find(identity), identity.named
-        if call is None:
+        if not is_shared(self._client, asked):
             self._take_room(1, held, named.namespace)
             await self._check_ready()
-            call = self._keyed.start(identity, asked, held.pop_all())
+        call = partial(run_encoded, self._client, asked, held.pop_all)
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
-        if wait_s is not None:
-            wait = self._keyed.wait
-            if not await exchange.unless_hung_up(lambda: wait(call, named.namespace, wait_s)):
-                return None
-        return await exchange.unless_hung_up(call.outcome)
+        if wait_s is None:
+            return await exchange.unless_hung_up(call)
+        return await exchange.unless_hung_up(lambda: self._keyed.wait(call, named, wait_s))
 
     async def _written(self, outcome: Outcome, kind: object, media: str) -> bytes:
         if outcome.error is not None:
@@ -314,35 +265,28 @@ class HttpApp:
             if named is not None:
                 fields |= {"key": named.key, "namespace": named.namespace}
             try:
-                checked(None, **fields)
+                asked = checked(None, **fields)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
             self._take_room(in_flight, held, "" if named is None else named.namespace)
             await self._check_ready()
-            feed = Feed(self._client, inputs, in_flight, fields)
-            if named is None:
-                await exchange.unless_hung_up(lambda: self._fed(exchange, feed))
-            else:
-                self._keyed.go_on(feed.run, held.pop_all())
-                await exchange.unless_hung_up(lambda: self._lines(exchange, feed))
+            calls, hold = starmap(asked.member, enumerate(inputs)), None
+            if named is not None:
+                hold = held.pop_all
+            batch = open_many(self._client, calls, in_flight, hold=hold)
+            await exchange.unless_hung_up(lambda: self._lines(exchange, batch))
 
-    async def _fed(self, exchange: Exchange, feed: Feed) -> None:
-        with unwrap_single():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(feed.run)
-                await self._lines(exchange, feed)
-
-    async def _lines(self, exchange: Exchange, feed: Feed) -> None:
+    async def _lines(
+        self, exchange: Exchange, batch: AbstractAsyncContextManager[Outcomes]
+    ) -> None:
         """The outcomes of a batch as they come, each in a line."""
-        try:
+        async with batch as outcomes:
             await exchange.begin(200, LINES)
-            while (found := await feed.take()) is not None:
-                written = await self._line(exchange, *found)
-                del found  # as above
+            async for index, outcome in outcomes:
+                written = await self._line(exchange, index, outcome)
+                del outcome  # as above
                 await exchange.send_piece(written, more=True)
             await exchange.send_piece(b"", more=False)
-        finally:
-            feed.leave()
 
     async def _line(self, exchange: Exchange, index: int, outcome: Outcome) -> bytes:
         found = {"index": index, **line(outcome, of_key=exchange.of_key)}

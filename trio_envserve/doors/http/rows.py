@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import logging
 import math
 import re
 from collections import Counter
@@ -52,6 +53,7 @@ import trio
 
 from ...client import Client, Outcome
 from ...client.options import Encoded
+from ...client.shell import is_asked, is_shared, run_encoded
 from ...core.endings import ENDINGS
 from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
@@ -60,9 +62,11 @@ from ..bounds import Bound
 from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
-from .keys import HEADER, KeyedCalls, Named, RequestIdentity, body_digest
+from .keys import HEADER, KeyedCalls, Named, body_digest
 from .limits import HttpLimits
 from .problems import Problem
+
+_log = logging.getLogger("trio_envserve.http")
 
 NAMESPACE: Final = "nemo-gym"
 
@@ -232,19 +236,20 @@ class Rows:
     """The rows of one door."""
 
     def __init__(
-        self, client: Client, keyed: KeyedCalls, codec: Codec, calls: Bound, bodies: Bound,
-        limits: HttpLimits, options: RowOptions,
+        self, client: Client, behind: trio.Nursery, keyed: KeyedCalls, codec: Codec,
+        calls: Bound, bodies: Bound, limits: HttpLimits, options: RowOptions,
     ) -> None:  # fmt: skip
-        self._client, self._keyed, self._codec, self._calls = client, keyed, codec, calls
+        self._client, self._behind = client, behind
+        self._keyed, self._codec, self._calls = keyed, codec, calls
         self._bodies, self._limits, self._options = bodies, limits, options
         self._asking: Counter[Named] = Counter()
         """How many wait for a key."""
         self._numbers: dict[bytes, Numbers] = {}
         """Of rows that nothing tells apart, by their digest."""
-        self._due: dict[Named, tuple[float, RequestIdentity]] = {}
+        self._due: dict[Named, float] = {}
         """When a key is to be forgotten, the first one first."""
         self._changed = trio.lowlevel.ParkingLot()
-        keyed.go_on(self._forget_due, ExitStack())
+        behind.start_soon(self._forget_due)
 
     async def answer(self, exchange: Exchange) -> None:
         """Run the row of a request, or join what runs for it."""
@@ -260,13 +265,11 @@ class Rows:
             row = row_of(await self._codec.read_row(body))
             digest = body_digest(body, JSON)
             del body
-            identity = RequestIdentity(self._named(row, digest, place), digest)
+            named = self._named(row, digest, place)
             told_by, written = row.told_by, None
             try:
-                asked = await self._encoded(row, identity.named, exchange.traceparent)
-                outcome = await exchange.unless_hung_up(
-                    lambda: self._outcome(identity, asked, held)
-                )
+                asked = await self._encoded(row, named, exchange.traceparent)
+                outcome = await exchange.unless_hung_up(lambda: self._outcome(asked, held))
                 written = await self._codec.write_row(_answer(row, outcome))
                 del outcome  # a slow caller's answer is held without its value
             except Problem as problem:
@@ -279,7 +282,7 @@ class Rows:
             if written is not None:
                 await exchange.answer(200, JSON, written)
             if exchange.delivered:
-                self._delivered(told_by, identity, place)
+                self._delivered(told_by, named, place)
 
     def forgotten(self, named: Named) -> None:
         """Somebody has had a key forgotten."""
@@ -314,41 +317,40 @@ class Rows:
             namespace=named.namespace, traceparent=traceparent,
         )  # fmt: skip
 
-    async def _outcome(self, identity: RequestIdentity, asked: Encoded, held: ExitStack) -> Outcome:
-        call = self._keyed.find(identity)
-        if call is None:
+    async def _outcome(self, asked: Encoded, held: ExitStack) -> Outcome:
+        if not is_shared(self._client, asked):
             with ExitStack() as room:
                 await self._calls.wait(1, NAMESPACE)
                 room.callback(self._calls.give, 1, NAMESPACE)
-                call = self._keyed.find(identity)  # the same row may have come meanwhile
-                if call is None:
+                if not is_shared(self._client, asked):  # the same row may have come meanwhile
                     held.push(room.pop_all())
-                    call = self._keyed.start(identity, asked, held.pop_all())
-        return await call.outcome()
+        return await run_encoded(self._client, asked, held.pop_all)
 
     # -- what was delivered -------------------------------------------------------
 
-    def _delivered(self, told_by: RowNaming, identity: RequestIdentity, place: ExitStack) -> None:
+    def _delivered(self, told_by: RowNaming, named: Named, place: ExitStack) -> None:
         if told_by is RowNaming.NUMBER:
-            due_s = trio.current_time() + self._limits.delivered_s
-            self._due.setdefault(identity.named, (due_s, identity))
+            self._due.setdefault(named, trio.current_time() + self._limits.delivered_s)
             self._changed.unpark_all()
         elif told_by is RowNaming.NOTHING:
             # Its number is free when nothing is left behind it.
-            named = identity.named
-            self._keyed.go_on(lambda: self._forget(named), place.pop_all())
+            self._behind.start_soon(self._forget, named, place.pop_all())
 
-    async def _forget(self, named: Named) -> None:
+    async def _forget(self, named: Named, place: ExitStack) -> None:
         forgotten = False
-        while not forgotten:
-            forgotten = await self._try_to_forget(named)
-            await trio.sleep(0 if forgotten else _AGAIN_S)
+        with place:
+            while not forgotten:
+                forgotten = await self._try_to_forget(named)
+                await trio.sleep(0 if forgotten else _AGAIN_S)
 
     async def _try_to_forget(self, named: Named) -> bool:
         try:
             await self._keyed.forget(named)
         except (Problem, CallError):
             return False  # the server does not answer
+        except Exception:  # a mistake ends nothing but this, and the key is forgotten later
+            _log.exception("the HTTP door made a mistake")
+            return False
         return True
 
     async def _forget_due(self) -> None:
@@ -357,21 +359,18 @@ class Rows:
             if not self._due:
                 await self._changed.park()
                 continue
-            first_s, _ = next(iter(self._due.values()))
-            await trio.sleep_until(first_s)
+            await trio.sleep_until(next(iter(self._due.values())))
             now_s = trio.current_time()
             async with trio.open_nursery() as nursery:
-                for due_s, identity in list(islice(self._due.values(), _AT_ONCE)):
+                for named, due_s in list(islice(self._due.items(), _AT_ONCE)):
                     if due_s <= now_s:
-                        del self._due[identity.named]
-                        nursery.start_soon(self._forget_one, identity)
+                        del self._due[named]
+                        nursery.start_soon(self._forget_one, named)
 
-    async def _forget_one(self, identity: RequestIdentity) -> None:
-        named = identity.named
-        busy = named in self._asking or self._keyed.find(identity) is not None
+    async def _forget_one(self, named: Named) -> None:
+        busy = named in self._asking or is_asked(self._client, *named)
         if busy or not await self._try_to_forget(named):
-            due_s = trio.current_time() + self._limits.delivered_s
-            self._due.setdefault(named, (due_s, identity))
+            self._due.setdefault(named, trio.current_time() + self._limits.delivered_s)
 
 
 def _answer(row: RolloutRow, outcome: Outcome) -> dict[str, object]:
