@@ -625,8 +625,9 @@ class RouterModel(Judge):
         if not work.open:
             self.broken("G7", f"{number} starts, and it is over", work.label)
         elif work.outcome is not None:
-            self.broken("G7" if work.outcome[0] == "late" else "G4",
-                        f"{number} starts, and it has its outcome", work.label)  # fmt: skip
+            # An error is the end of a work that may not be started again.
+            guarantee = {"late": "G7", "error": "G2"}.get(work.outcome[0], "G4")
+            self.broken(guarantee, f"{number} starts, and it has its outcome", work.label)
         if self.closing:
             self.broken("G7", f"{number} starts, and the router closes", work.label)
         if where[0] in self.leaving:
@@ -1117,6 +1118,8 @@ def _breaks(due: Told | None, told: Told | None) -> str:
         return "G11"
     if kinds & {"cancelled", "said"}:
         return "G7"
+    if due is not None and due[0] == "outcome" and told == ("error", "worker-lost"):
+        return "G4"  # it had come before its worker was lost
     if told is None:
         return "G4" if due is not None and due[0] == "outcome" else "G9"
     return "G3" if "outcome" in kinds else "G9"

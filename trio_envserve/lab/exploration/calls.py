@@ -1,4 +1,7 @@
-"""The judge of calls without keys, and of the one request on hosts.
+"""The judge of explored systems from end to end: of processes, of executions, of calls.
+
+Of what a router does the model is the judge (:mod:`.turns`), but for one with hosts; and of all
+that is about keys.
 
 A worker of a machine that sleeps runs no code: what counts is whether it would run again, once the
 machine has woken and its timers have fired.
@@ -21,7 +24,6 @@ from ...retrylab import (
     Violation,
 )
 from ...retrylab.system import SETTLED
-from .wire import Frames, frames_form
 
 # -- the judge -----------------------------------------------------------------------------------
 
@@ -33,6 +35,10 @@ Request: TypeAlias = tuple[bytes, int]
 
 ProcessId: TypeAlias = tuple[int, bytes]
 """A worker: life of its server, and its id."""
+
+
+OF_THE_MODEL = frozenset({"turn", "synced", "doomed"})
+"""Names of events that this judge need not see."""
 
 
 class CallPast(NamedTuple):
@@ -47,12 +53,6 @@ class CallPast(NamedTuple):
     """The request that it is now, as its client has it."""
     told: str = ""
     """The verdict that its caller was told, or ``result``; ``over`` once it has left."""
-    excused: bool = False
-    """Whether its outcome may be lost: by a lease, a limit or its server's death."""
-    delivered: bytes | None = None
-    """The result that has arrived at its living server."""
-    sent: tuple[Request, Frames] | None = None
-    """The outcome that its server has sent, and of which request."""
 
 
 class Promises(Judge):
@@ -72,10 +72,6 @@ class Promises(Judge):
         """Processes of those that were declared lost."""
         self.dead: set[int] = set()
         """Lives of servers of whose executions none lives, as was said."""
-        self.ending: set[ProcessId] = set()
-        """Workers that are to end, or have, and are not declared lost."""
-        self.finished: set[Request] = set()
-        """Requests that the living server was told are finished."""
         self.stopped: set[RunId] = set()
         """Dispatches that their worker was told to stop and has not begun."""
         self.left: tuple[str, ...] = ()
@@ -95,8 +91,8 @@ class Promises(Judge):
             case "ended":
                 self.live.pop(event.what, None)
             case "died":
-                self._server_died()
-            case "did" if event.what != SETTLED:
+                self.stopped = set()
+            case "did" if event.what[0] not in OF_THE_MODEL and event.what != SETTLED:
                 name, *given = event.what
                 found = getattr(self, f"_{name}")(*given) or ()
         for guarantee, text in found:
@@ -131,10 +127,9 @@ class Promises(Judge):
         self.live = {run: of for run, of in self.live.items() if run[:2] != process}
         self.stopped = {run for run in self.stopped if run[:2] != process}
 
-    def _ending(self, *process: Any) -> None:
-        self.ending.add(process)
-
-    _reaped = _ending
+    def _fell(self, *rows: Any) -> None:
+        """The server has fallen, and its workers with it."""
+        self.homes.clear()
 
     def _is_awake(self, process: ProcessId) -> bool:
         """Whether a process is alive, and its machine does not sleep."""
@@ -142,7 +137,6 @@ class Promises(Judge):
 
     def _lost(self, *process: Any) -> Iterator[tuple[str, str]]:
         """Executions of a worker are declared over."""
-        self.ending.discard(process)
         if self._is_awake(process):
             yield self._is_lost(process)
         elif process in self.homes:
@@ -219,12 +213,6 @@ class Promises(Judge):
         self.stopped.discard(run)
         self._change(body, starts=call.starts + 1, last=run, of=request)
 
-    def _reported(self, run: RunId, payload: bytes) -> None:
-        """The result of an execution has arrived at its own, living server."""
-        for request, call in self.calls.items():
-            if call.last == run and not (call.excused or call.told):
-                self._change(request, delivered=payload)
-
     def _stopped(self, life: int, worker: bytes, numbers: tuple[int, ...]) -> None:
         """A worker was told to stop dispatches that it has not begun."""
         self.stopped |= {(life, worker, number) for number in numbers}
@@ -251,25 +239,13 @@ class Promises(Judge):
             whose = body.partition(b"@")[0].decode("ascii", "replace")
             if whose != request:
                 yield "G3", f"{request} was given a result of {whose}"
-        if call.delivered is not None and call.delivered != body:
-            yield "G4", f"{request} had its outcome and was told another thing"
-        self._change(request, told=what, delivered=None)
+        self._change(request, told=what)
 
     def _left(self, request: str) -> None:
         """Its caller has what it gets, or has left: little of what was still matters."""
         call = self.calls[request]
         told = call.told if call.told == Verdict.DID_NOT_RUN.name else "over"
         self.calls[request] = CallPast(call.starts, told=told, now=call.now)
-
-    def _excused(self, whose: str) -> None:
-        """A call, or all calls of a client, may lose their outcomes."""
-        for request in self.calls:
-            if whose in (request, request.partition("#")[0]):
-                self._change(request, excused=True, delivered=None)
-
-    def _out_of_time(self, request: Request) -> None:
-        for each in self._of(request):
-            self._excused(each)
 
     def _ids(self, client: str, now: tuple[tuple[str, bytes, int], ...]) -> None:
         """Calls of a client are these requests now."""
@@ -285,54 +261,18 @@ class Promises(Judge):
 
     # -- the server, and the wires -----------------------------------------------------
 
-    def _server_died(self) -> None:
-        """Forget all that a dead server knew and had sent."""
-        self.calls = {
-            request: call._replace(delivered=None, sent=None)
-            for request, call in self.calls.items()
-        }
-        self.finished, self.stopped, self.ending = set(), set(), set()
-
-    def _heard(
-        self, kind: str, session: bytes, finished: tuple[int, ...]
-    ) -> Iterator[tuple[str, str]]:
-        """The server hears a client of a session that it knows: what finishes requests."""
-        requests = [(session, number) for number in finished]
-        self.finished.update(requests)
-        for each in requests:
-            for request in self._of(each):
-                if kind == "Finish" and self.calls[request].told:
+    def _acknowledged(self, session: bytes, finished: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+        """The server hears from a client of a session that it knows what that has received."""
+        for number in finished:
+            for request in self._of((session, number)):
+                if self.calls[request].told:
                     yield "G4", f"{request} is acknowledged, and its caller has nothing"
-
-    def _sent(self, session: bytes, sequence: int, frames: Frames) -> Iterator[tuple[str, str]]:
-        """The server sends an outcome."""
-        for request in self._of((session, sequence)):
-            sent = self.calls[request].sent
-            if sent is None or sent[0] != (session, sequence):
-                self._change(request, sent=((session, sequence), frames))
-            elif frames_form(sent[1]) != frames_form(frames):  # but for texts for people
-                yield "G3", f"{request}: two outcomes that differ"
-
-    def _never_started(self, *request: Any) -> Iterator[tuple[str, str]]:
-        """The server says that a cancelled request never started."""
-        self.finished.add(request)
-        if any(call.of == request for call in self.calls.values()):
-            yield "G9", "a request is said not to have started, and it had"
 
     def _gone(self, session: bytes) -> Iterator[tuple[str, str]]:
         """The server says that nothing of a session runs."""
         for request, its, _ in self.live.values():
             if its == session:
                 yield "G1", f"{request} runs, and its session is said to be gone"
-
-    def _dispatched(
-        self, life: int, worker: bytes, request: Request, repairs: bool
-    ) -> Iterator[tuple[str, str]]:
-        """The server sends an execution to a worker."""
-        if request in self.finished:
-            yield "G7", f"request {request[1]} is dispatched after it was finished"
-        if not repairs and (life, worker) in self.ending:
-            yield "G2", f"an execution is spent on {worker.decode()}, which ends"
 
 
 OF_PROMISES = {

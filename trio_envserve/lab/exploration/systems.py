@@ -23,8 +23,8 @@ from ...retrylab import (
 from ...retrylab.values import Forms
 from .calls import OF_PROMISES, Promises
 from .configurations import Configuration
-from .keyed import OF_MODEL, KeyModel
 from .rules import FORMS
+from .turns import OF_MODEL, TurnModel
 from .world import (
     HOSTS,
     NOW_S,
@@ -112,7 +112,10 @@ def system_of(asked: Configuration) -> System:
         SERVER: partial(ExploredServer, asked),
         **dict.fromkeys(workers, partial(ExploredWorker, asked)),
     }
-    judge: Callable[[], Judge] = partial(Promises, asked.most)
+    # Where all arrives at once, what is due is told at once; elsewhere who waits for ever is seen.
+    model = partial(TurnModel, asked.capacity, journaled=asked.journal, prompt=asked.instant)
+    judges: list[Callable[[], Judge]] = [partial(Promises, asked.most)]
+    judges += [] if asked.hosts else [model]
     asks: list[Ask] = []
     if asked.hosts:
         clients = []
@@ -121,7 +124,6 @@ def system_of(asked: Configuration) -> System:
             **dict.fromkeys(HOSTS[: asked.hosts], partial(ExploredMachine, asked)),
         }  # fmt: skip
     elif asked.key:
-        judge = partial(KeyModel, asked.capacity, journaled=asked.journal)
         actors |= dict.fromkeys(clients, partial(ExploredClient, asked))
         if asked.commands:
             actors[f"c{asked.clients}"] = partial(ExploredClient, asked)
@@ -131,7 +133,7 @@ def system_of(asked: Configuration) -> System:
             Ask(float(call), client, "run") for call in range(asked.requests) for client in clients
         ]
     return System(
-        actors=actors, asks=lambda random: asks, judges=[judge],
+        actors=actors, asks=lambda random: asks, judges=judges,
         faults={Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)},
         never_killed=[name for name in actors if name != SERVER], alike=[clients, workers],
         forms={**(HOST_FORMS if asked.hosts else SYSTEM_FORMS), Promises: OF_PROMISES},

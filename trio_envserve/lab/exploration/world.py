@@ -386,7 +386,6 @@ class ExploredClient(ExploredPart):
         self._told(number, "left")
 
     def _close(self) -> None:
-        self.say("excused", self.name)
         waiting = [*self.core.calls.live]
         self.take(ClientClosed(NOW_S))
         for number in waiting:
@@ -412,7 +411,6 @@ class ExploredClient(ExploredPart):
     def _limit(self, number: int) -> None:
         """The limit passes; and so does the moment in which it waits for the server's own word:
         what comes in it comes as well before the limit."""
-        self.say("excused", self._request(number))
         self.core._scan_at_s = NOW_S
         self.core.calls.live[number].asked_s = LONG_AGO_S
         self.take(ClientTick(NOW_S))
@@ -619,9 +617,10 @@ class ExploredServer(ExploredPart):
         if isinstance(message, WorkerMail):
             self._of_worker(message, header)
             return
-        sessions = [each.id for each in self.router.sessions.known.values() if not each.ended]
-        if getattr(header, "session", None) in sessions:
-            self.say("heard", *_finishes(header, self.configuration))
+        if isinstance(header, messages.Finish):
+            known = self.router.sessions.known.get(header.session)
+            if known is not None and not known.ended:
+                self.say("acknowledged", header.session, tuple(Ranges.from_flat(header.finished)))
         self.hear(message, header)
 
     def hear(self, mail: Mail, header: Any) -> list[Any]:
@@ -633,12 +632,7 @@ class ExploredServer(ExploredPart):
         return said
 
     def _of_worker(self, mail: WorkerMail, header: Any) -> None:
-        if isinstance(header, messages.WorkerOutcome) and mail.life == self.life:
-            run = mail.life, mail.worker, header.number
-            known = mail.worker in self.router.pool.lives  # else it was declared lost before
-            if known and header.status == Status.RESULT:
-                self.say("reported", run, mail.frames[3])
-        self.take(WorkerMessage((mail.worker, *mail.frames), NOW_S), repairs=True)
+        self.take(WorkerMessage((mail.worker, *mail.frames), NOW_S))
 
     def on_notice(self, peer: str, what: Any) -> None:
         """A worker is dead: one of its own, or the last one of an earlier life; a lease ends."""
@@ -648,7 +642,6 @@ class ExploredServer(ExploredPart):
                 if not self.not_free:
                     self._open()
             case ("exited", worker, life) if life == self.life:
-                self.say("reaped", life, worker)
                 self.take(Exited(worker, NOW_S, "it ended"))
             case ("lease", session):
                 self._end_lease(session)
@@ -741,7 +734,6 @@ class ExploredServer(ExploredPart):
         self._tick()
 
     def _lease(self, session: bytes) -> None:
-        self.say("excused", names.client_of(session))
         self._end_lease(session)
 
     def _end_lease(self, session: bytes) -> None:
@@ -753,7 +745,6 @@ class ExploredServer(ExploredPart):
 
     def _deadline(self, session: bytes, sequence: int) -> None:
         """Let a deadline be due."""
-        self.say("out_of_time", (session, sequence))
         self.router._deadlines = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
             for each in self.router._deadlines
@@ -808,12 +799,9 @@ class ExploredServer(ExploredPart):
 
     # -- effects --------------------------------------------------------------------
 
-    def take(
-        self, given: RouterInput, *, repairs: bool = False, time: Sequence[Any] = ()
-    ) -> list[Any]:
+    def take(self, given: RouterInput, *, time: Sequence[Any] = ()) -> list[Any]:
         """Give the router an input, and carry out what it wants.  The headers of what clients
-        are told.  ``repairs``: whether a dispatch may be the repetition of a lost one; ``time``:
-        what ends because it passes."""
+        are told.  ``time``: what ends because it passes."""
         router = self.router
         self.new_id.attach(router.pool)
         with counted_pairs(router.works, PAIRS):
@@ -821,7 +809,7 @@ class ExploredServer(ExploredPart):
             while router.behind:
                 effects += router.take(Resume(NOW_S))
         self.calm()
-        if self.configuration.instant:
+        if not self.configuration.hosts:
             parts = (*_passed(time), *_given(given), *filter(None, map(_wanted, effects)))
             self.did("", ("turn", *parts))
         said = []
@@ -830,7 +818,7 @@ class ExploredServer(ExploredPart):
                 case ToClient():
                     said.append(self._to_client(effect.route, frames_of(effect.frames)))
                 case ToWorker():
-                    self._to_worker(effect.worker, frames_of(effect.frames), repairs=repairs)
+                    self._to_worker(effect.worker, frames_of(effect.frames))
                 case Spawn():
                     self._spawn(effect)
                 case Kill():
@@ -852,7 +840,6 @@ class ExploredServer(ExploredPart):
         self.notify(_slot(effect.worker), ("spawn", effect.worker, effect.incarnation))
 
     def _kill(self, worker: bytes) -> None:
-        self.say("ending", self.life, worker)
         self.notify(_slot(worker), ("kill", worker, self.life))
 
     def _lost(self, worker: bytes) -> None:
@@ -875,25 +862,13 @@ class ExploredServer(ExploredPart):
 
     def _to_client(self, route: bytes, frames: Frames) -> Any:
         header = header_of(frames)
-        match header:
-            case messages.Outcome():
-                self.say("sent", header.session, header.sequence, frames)
-            case messages.Cancelled(started=False):
-                self.say("never_started", header.session, header.sequence)
-            case messages.Unknown(gone=True):
-                self.say("gone", header.session)
+        if isinstance(header, messages.Unknown) and header.gone:
+            self.say("gone", header.session)
         if names.connection_of(route):  # else it is of somebody who is not here
             self.send(f"c{names.owner(route)}", Mail(route, frames))
         return header
 
-    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
-        header = header_of(frames)
-        match header:
-            case messages.Dispatch():
-                request = header.session, header.sequence
-                self.say("dispatched", self.life, worker, request, repairs)
-            case messages.Retire():
-                self.say("ending", self.life, worker)
+    def _to_worker(self, worker: bytes, frames: Frames) -> None:
         self.send(_slot(worker), WorkerMail(worker, self.life, frames))
 
     def on_rest(self) -> None:
@@ -940,21 +915,6 @@ def _wanted(effect: RouterEffect) -> tuple[Any, ...] | None:
 
 def _slot(worker: bytes) -> str:
     return worker.decode().partition("-")[0]
-
-
-def _finishes(message: Any, configuration: Configuration) -> tuple[str, bytes, tuple[int, ...]]:
-    """Kind of a client's message, its session, and the requests that it finishes."""
-    finished: Iterable[int] = ()
-    match message:
-        case messages.Finish():
-            finished = Ranges.from_flat(message.finished)
-        case messages.Cancel():
-            finished = (message.sequence,)
-        case messages.Sync():
-            finished = Ranges.from_flat(message.pending).gaps(message.next)
-        case messages.Goodbye():
-            finished = range(configuration.requests * 4)
-    return type(message).__name__, message.session, tuple(finished)
 
 
 # -- workers -------------------------------------------------------------------------------------
@@ -1733,9 +1693,7 @@ class HostServer(ExploredServer):
             if life.phase is Phase.REAPED:
                 life.left_s = LONG_AGO_S
 
-    def take(
-        self, given: RouterInput, *, repairs: bool = False, time: Sequence[Any] = ()
-    ) -> list[Any]:
+    def take(self, given: RouterInput, *, time: Sequence[Any] = ()) -> list[Any]:
         """See :meth:`.ExploredServer.take`.  What is written is safe at once."""
         lives = self.router.pool.lives
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
@@ -1765,7 +1723,7 @@ class HostServer(ExploredServer):
             self.asked_in = None
         return header
 
-    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
+    def _to_worker(self, worker: bytes, frames: Frames) -> None:
         """Its host tells it."""
 
     def _record(self, effect: RecordHosts) -> None:

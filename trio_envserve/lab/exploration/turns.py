@@ -1,4 +1,4 @@
-"""The model of a router as the judge of explored keys, where all that is said arrives at once."""
+"""The model of a router as the judge of explored systems without hosts, turn by turn."""
 
 from __future__ import annotations
 
@@ -16,27 +16,23 @@ _LONG_S = 1e9
 LIMITS = Limits(0.0, _LONG_S, _LONG_S, _LONG_S, _LONG_S, 1 << 30, 1 << 30, 1 << 30)
 
 
-class KeyModel(Boundary):
+class TurnModel(Boundary):
     """The model, fed by actors with events without a request: ``("turn", *parts)`` for each input
     of the router with its effects, ``("synced", records)`` and ``("fell", records)``."""
 
-    def __init__(self, capacity: int, *, journaled: bool) -> None:
+    def __init__(self, capacity: int, *, journaled: bool, prompt: bool) -> None:
         self._capacity = capacity
         self.serving: set[str] = set()
         """Workers that may be given something."""
-        self.left_over: tuple[str, ...] = ()
-        """The contents that a router has at rest."""
-        super().__init__(LIMITS, journaled=journaled)
+        super().__init__(LIMITS, journaled=journaled, prompt=prompt)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
-        if event.kind == "has":
-            self.left_over = (*self.left_over, event.what)
+        if event.kind == "died":
+            self._falls(event.at_s)
         if event.kind != "did" or event.what == SETTLED:
             return []
         match event.what:
-            case ("broken", guarantee, text):
-                return [event.breaks(guarantee, text)]
             case ("turn", *parts):
                 for kind, actor, *what in parts:
                     made = _MADE.get(kind, tuple)(what)
@@ -45,13 +41,14 @@ class KeyModel(Boundary):
             case ("synced", records):
                 self.synced(records)
             case ("fell", *rows):
-                self._left, self.serving = tuple(rows), set()
-                self._begins(event.at_s)
+                self._left = tuple(rows)
+                self._falls(event.at_s)
         return []
 
-    def rest(self, at_s: float) -> list[Violation]:
-        """Violations by what a router still has at rest."""
-        return [Violation("G8", at_s, what) for what in self.left_over]
+    def _falls(self, at_s: float) -> None:
+        """The server has ended, and the next one has what is left of its journal."""
+        self.serving = set()
+        self._begins(at_s)
 
     def _stated(self, worker: str, incarnation: bytes) -> None:
         super()._stated(worker, incarnation)
@@ -106,7 +103,7 @@ def _bags(*names: str) -> dict[str, Rule]:
 
 _CONSTANT = Rule("the same in every state")
 OF_MODEL: Forms = {
-    KeyModel: {
+    TurnModel: {
         **dict.fromkeys(
             ("limits", "window", "journaled", "prompt", "_resting", "_capacity"), _CONSTANT
         ),
