@@ -889,7 +889,6 @@ class SimWorker(SimProcess):
         execution = self._running.get(number)
         if execution is None:
             return
-        self.world.happened("stops", self.name, execution.key, number)
         self.events.note(self.name, f"{execution.key} is cancelled")
         if number in self._ignoring:
             self.world.faults[FaultKind.IGNORE_CANCEL] += 1

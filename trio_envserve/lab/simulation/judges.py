@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The actors of a world say what happens to them, as events (:data:`KINDS`).  A judge sees each in
-order and keeps what it needs: what callers asked and were told; the log that environment code
+The actors of a world say what happens to them, as events.  A judge sees each in order and
+keeps what it needs: what callers asked and were told; the log that environment code
 writes as it starts and ends; stops and deaths of processes; what passes on the wires; what is on
 disks.  It has no actor and no core in its hands, so the events of a run are all that it takes to
 judge it again.  What sizes a core has is told by :mod:`.bounds`, as events, too.
@@ -127,11 +127,7 @@ class JudgedExecution:
     number: int
     started_s: float
     ended_s: float | None = None
-    status: Status | None = None
     payload: bytes = b""
-    cancelled: bool = False
-    delivered: bool = False
-    """Its outcome has arrived at its router, before its worker was declared lost."""
 
     def live(self) -> bool:
         """From its start to its end, or to the death of its process."""
@@ -390,8 +386,6 @@ class Wires(Book):
                     self.violation("G8", text)
                 self.sessions[message.session] = (server, client)
                 self.status_told(server, message.server)
-            case messages.Outcome():
-                self._outcome_sent(message, bytes(body or b""))
             case messages.Refused() if message.delay_s is not None:
                 self.first.pop(RequestId(message.session, message.sequence), None)
             case messages.Unknown() if message.gone:
@@ -410,17 +404,6 @@ class Wires(Book):
             if any(e.request.session == session and e.runs() for e in call.executions):
                 text = f"{call.key} runs, and its session is said to be gone"
                 self.violation("G1", text, call.key)
-
-    def _outcome_sent(self, message: messages.Outcome, payload: bytes) -> None:
-        """A result is never that of an execution that was proven over before."""
-        request = RequestId(message.session, message.sequence)
-        call = self.calls.get(self.started_as.get(request, ""))
-        if call is None or not call.executions:
-            return
-        *earlier, last = call.executions
-        if any(e.payload == payload for e in earlier) and last.request == request:
-            text = f"{call.key}: the outcome is of an execution before the last"
-            self.violation("G5", text, call.key)
 
     def client_heard(self, client: Observed, message: messages.Message) -> None:
         """A client has dealt with a server's message."""
@@ -460,20 +443,6 @@ class Wires(Book):
         """A worker has dealt with a message of its router."""
         if isinstance(message, messages.Stop):
             self.stopped.update((worker, n) for n in Ranges.from_flat(message.numbers))
-
-    def outcome_arrived(self, worker: Observed, message: messages.Message) -> None:
-        """An outcome has arrived at the worker's own router."""
-        if worker in self.lost:
-            return
-        if isinstance(message, messages.WorkerOutcome):
-            execution = self.by_dispatch.get((worker, message.number))
-            of = RequestId(message.session, message.sequence)
-            if execution is not None and execution.request == of and self._knows(execution):
-                execution.delivered = True
-
-    def _knows(self, execution: JudgedExecution) -> bool:
-        """Whether the router of its worker takes it for what it has started, or taken over."""
-        return execution.server is execution.worker.home
 
     def declared_lost(self, worker: Observed) -> None:
         """The router takes the worker's executions for ended."""
@@ -765,8 +734,6 @@ class SimulationJudge(Closings):
                 self.server_told_client(who, *what)
             case "commanded":
                 self.statement_sent(who, *what[1:])
-            case "reported":
-                self.outcome_arrived(who, what[0])
             case "arrived" if who.server is None:
                 self.client_heard(who, *what)
             case "arrived":
@@ -787,10 +754,9 @@ class SimulationJudge(Closings):
             # The environment's log.
             case "began":
                 self._began_to_run(key, who, *what)
-            case "stops":
-                self.by_dispatch[who, what[0]].cancelled = True
             case "ended":
-                self._ended(self.by_dispatch[who, what[0]], *what[1:])
+                execution = self.by_dispatch[who, what[0]]
+                execution.ended_s, execution.payload = self.now_s, what[2]
             # Permits.
             case "claims":
                 number, claim, *stated = what
@@ -833,8 +799,8 @@ class SimulationJudge(Closings):
                 self.declared_dead(who, what[0])
             case "grace":
                 self.calls[key].execution_s = what[1]
-            case "late":
-                pass  # judged by itself (graces.py)
+            case "late" | "reported":
+                pass  # others judge these: graces.py, and the model
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
             case _:
@@ -869,7 +835,6 @@ class SimulationJudge(Closings):
                 self.violation("G9", f"{key} was given up: {info.code}, {info.message}", key)
             if info.code == "server-lost" and call.use is None:
                 self._session_kept(call)
-            self._kept_until_received(call, None)
             return
         if status is Status.RESULT:
             self._told(call, "result", None)
@@ -881,7 +846,6 @@ class SimulationJudge(Closings):
         else:
             assert info is not None
             self._told(call, f"{status.name.lower()} {info.code}", info.verdict)
-        self._kept_until_received(call, body)
 
     def _told(self, call: JudgedCall, what: str, verdict: Verdict | None) -> None:
         if call.told:
@@ -903,30 +867,6 @@ class SimulationJudge(Closings):
     def _executions(self, call: JudgedCall) -> list[JudgedExecution]:
         """Executions of a call, or of its key."""
         return call.executions if call.use is None else self._of_key.get(call.use.label, [])
-
-    def _kept_until_received(self, call: JudgedCall, body: bytes | None) -> None:
-        """G4: what has ended is not forgotten, nor replaced by something else."""
-        if call.use is not None or not call.executions:
-            return
-        last = call.executions[-1]
-        if last.ended_s is None or last.cancelled or last.payload == body:
-            return
-        if len(last.payload) > self.plan.message_bytes:
-            return  # the client could not receive it, and is told so
-        there = last.worker.alive and last.worker not in self.lost  # if asleep, it may be both
-        if not (last.delivered or (there and last.server.alive)):
-            return
-        excused = (
-            not last.server.alive
-            or last.server in self.draining
-            or call.cancelled_s is not None
-            or self._out_of_time(call)
-            or call.client in self.gone_clients
-            or self.unheard(last.request.session)
-        )
-        if not excused:
-            text = f"{call.key} had ended ({last.status!r}) and was told {call.told}"
-            self.violation("G4", text, call.key)
 
     def _session_kept(self, call: JudgedCall) -> None:
         """G4: a session is not forgotten before its lease has ended."""
@@ -1036,11 +976,6 @@ class SimulationJudge(Closings):
         elif starts > most:
             text = f"{key} starts for the {starts}. time, {most} allowed"
             self.violation("G2", text, key)
-
-    def _ended(self, execution: JudgedExecution, status: Status, payload: bytes) -> None:
-        """Environment code is over and its worker has its outcome."""
-        execution.ended_s = self.now_s
-        execution.status, execution.payload = status, payload
 
     # -- at the end -----------------------------------------------------------
 
