@@ -7,13 +7,14 @@ import pytest
 from tests.oracles.digests import read
 from trio_envserve.lab.exploration.configurations import (
     ALL,
-    BEYOND,
     SHOWS,
     configuration,
     showing,
 )
 from trio_envserve.lab.exploration.search import explore
 from trio_envserve.lab.mutants import MUTANTS, find
+
+from .beyond import BEYOND
 
 SIZES = read()["explored"]
 NAMES = {mutant.name for mutant in MUTANTS}

@@ -340,7 +340,7 @@ def untried(row: Row, check: str) -> str:
 
             return "" if row.name in CAUGHT | WORKERS_CAUGHT else "no case is named for it"
         case "explore" if row.family in REGISTERED:
-            from trio_envserve.lab.exploration.configurations import BEYOND
+            from tests.exploration.beyond import BEYOND
 
             return BEYOND.get(row.name, "")
         case "fuzz" if row.family in REGISTERED:
