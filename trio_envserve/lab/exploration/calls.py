@@ -1,7 +1,6 @@
 """The judge of explored systems from end to end: of processes, of executions, of calls.
 
-Of what a router does the model is the judge (:mod:`.turns`), but for one with hosts; and of all
-that is about keys.
+The model (:mod:`.turns`) judges what a router without hosts does, and all that is about keys.
 
 A worker of a machine that sleeps runs no code: what counts is whether it would run again, once the
 machine has woken and its timers have fired.
@@ -36,7 +35,6 @@ Request: TypeAlias = tuple[bytes, int]
 ProcessId: TypeAlias = tuple[int, bytes]
 """A worker: life of its server, and its id."""
 
-
 OF_THE_MODEL = frozenset({"turn", "synced", "doomed"})
 """Names of events that this judge need not see."""
 
@@ -49,8 +47,6 @@ class CallPast(NamedTuple):
     """Its last execution."""
     of: Request | None = None
     """The request under which that was started."""
-    now: Request | None = None
-    """The request that it is now, as its client has it."""
     told: str = ""
     """The verdict that its caller was told, or ``result``; ``over`` once it has left."""
 
@@ -245,28 +241,9 @@ class Promises(Judge):
         """Its caller has what it gets, or has left: little of what was still matters."""
         call = self.calls[request]
         told = call.told if call.told == Verdict.DID_NOT_RUN.name else "over"
-        self.calls[request] = CallPast(call.starts, told=told, now=call.now)
-
-    def _ids(self, client: str, now: tuple[tuple[str, bytes, int], ...]) -> None:
-        """Calls of a client are these requests now."""
-        ids = {request: (session, sequence) for request, session, sequence in now}
-        for request, call in self.calls.items():
-            its = ids.get(request)
-            if request.partition("#")[0] == client and its != call.now:
-                self._change(request, now=its)
-
-    def _of(self, request: Request) -> list[str]:
-        """The call that is this request, if there is one."""
-        return [each for each, call in self.calls.items() if call.now == request]
+        self.calls[request] = CallPast(call.starts, told=told)
 
     # -- the server, and the wires -----------------------------------------------------
-
-    def _acknowledged(self, session: bytes, finished: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-        """The server hears from a client of a session that it knows what that has received."""
-        for number in finished:
-            for request in self._of((session, number)):
-                if self.calls[request].told:
-                    yield "G4", f"{request} is acknowledged, and its caller has nothing"
 
     def _gone(self, session: bytes) -> Iterator[tuple[str, str]]:
         """The server says that nothing of a session runs."""

@@ -51,7 +51,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...core import error_records, host_messages, messages
-from ...core.calls import Call, Stage
+from ...core.calls import Stage
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, Fail, ToServer
 from ...core.client_inputs import (
@@ -252,8 +252,6 @@ class ExploredClient(ExploredPart):
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
-        self.ids: tuple[tuple[str, bytes, int], ...] = ()
-        """Request, session and sequence of each call that was sent, as the judge knows it."""
         # Of a client that calls for a key.
         self.count = 0
         """Number of its calls so far."""
@@ -489,7 +487,6 @@ class ExploredClient(ExploredPart):
         """Give the core an input, and carry out what it wants."""
         effects = self.core.take(given)
         self.calm()
-        self._say_ids()
         for effect in effects:
             match effect:
                 case ToServer():
@@ -516,7 +513,18 @@ class ExploredClient(ExploredPart):
             self._scan()
 
     def _send(self, effect: ToServer) -> None:
+        if isinstance(effect.message, messages.Finish):
+            self._acknowledge(effect.message)
         self.send(SERVER, Mail(self.route(), frames_of(effect.frames)))
+
+    def _acknowledge(self, message: messages.Finish) -> None:
+        """What it says to have received, its callers have."""
+        finished = Ranges.from_flat(message.finished)
+        for call in self.core.calls.live.values():
+            its = call.session is not None and call.session.id == message.session
+            if its and call.sequence in finished and call.stage is Stage.ANSWERED:
+                text = f"{self._request(call.number)} is acknowledged, and its caller has nothing"
+                self.did("", ("broken", "G4", text))
 
     def _told(self, number: int, what: str, *body: Any) -> None:
         if not self.configuration.instant:  # else nobody judges what callers are told
@@ -524,17 +532,6 @@ class ExploredClient(ExploredPart):
 
     def _request(self, number: int) -> str:
         return f"{self.name}#{number + 1}"
-
-    def _say_ids(self) -> None:
-        """Tell the judge which requests calls are now."""
-        calls: Iterable[Call] = self.core.calls.live.values()
-        now = tuple(
-            (self._request(call.number), call.session.id, call.sequence)
-            for call in calls if call.session
-        )  # fmt: skip
-        if now != self.ids:
-            self.ids = now
-            self.say("ids", self.name, now)
 
 
 def _number(request: str) -> int:
@@ -613,15 +610,10 @@ class ExploredServer(ExploredPart):
 
     def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
         """A message of a client or a worker."""
-        header = header_of(message.frames)
         if isinstance(message, WorkerMail):
-            self._of_worker(message, header)
-            return
-        if isinstance(header, messages.Finish):
-            known = self.router.sessions.known.get(header.session)
-            if known is not None and not known.ended:
-                self.say("acknowledged", header.session, tuple(Ranges.from_flat(header.finished)))
-        self.hear(message, header)
+            self.take(WorkerMessage((message.worker, *message.frames), NOW_S))
+        else:
+            self.hear(message, header_of(message.frames))
 
     def hear(self, mail: Mail, header: Any) -> list[Any]:
         """Give the router a message of a client.  The headers of what clients are told."""
@@ -630,9 +622,6 @@ class ExploredServer(ExploredPart):
         said = self.take(ClientMessage(mail.route, mail.frames, NOW_S))
         self.new_id.session = None  # the next id is another one's
         return said
-
-    def _of_worker(self, mail: WorkerMail, header: Any) -> None:
-        self.take(WorkerMessage((mail.worker, *mail.frames), NOW_S))
 
     def on_notice(self, peer: str, what: Any) -> None:
         """A worker is dead: one of its own, or the last one of an earlier life; a lease ends."""
