@@ -799,8 +799,8 @@ class ExploredServer(ExploredPart):
                 effects += router.take(Resume(NOW_S))
         self.calm()
         if not self.configuration.hosts:
-            parts = (*_passed(time), *_given(given), *filter(None, map(_wanted, effects)))
-            self.did("", ("turn", *parts))
+            passed = [("time", SERVER, *time)] if time else []
+            self.did("", ("turn", *passed, *filter(None, map(_seen, (given, *effects)))))
         said = []
         for effect in effects:
             match effect:
@@ -866,39 +866,28 @@ class ExploredServer(ExploredPart):
             self.has("", what)
 
 
-def _passed(time: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """What time ends, as the model sees it."""
-    if time:
-        yield "time", SERVER, *time
-
-
-def _given(given: RouterInput) -> Iterator[tuple[Any, ...]]:
-    """An input, as the model sees it."""
-    match given:
+def _seen(what: RouterInput | RouterEffect) -> tuple[Any, ...] | None:
+    """An input or an effect, as the model sees it; None if it sees nothing of it."""
+    match what:
         case ClientMessage():
-            yield "heard", SERVER, *frames_of(given.frames)
+            return "heard", SERVER, *frames_of(what.frames)
         case WorkerMessage():
-            worker, _, *frames = frames_of(given.frames)
-            yield "reported", worker.decode(), *frames
+            worker, _, *frames = frames_of(what.frames)
+            return "reported", worker.decode(), *frames
         case CloseAsked():
-            yield "closing", SERVER
+            return "closing", SERVER
         case Exited():
-            yield "reaped", given.worker.decode()
-
-
-def _wanted(effect: RouterEffect) -> tuple[Any, ...] | None:
-    """An effect, as the model sees it."""
-    match effect:
+            return "reaped", what.worker.decode()
         case ToClient():
-            return "said", SERVER, *frames_of(effect.frames)
+            return "said", SERVER, *frames_of(what.frames)
         case ToWorker():
-            return "commanded", effect.worker.decode(), *frames_of(effect.frames)[:2]
+            return "commanded", what.worker.decode(), *frames_of(what.frames)[:2]
         case Kill():
-            return "kills", SERVER, effect.worker.decode(), ""
+            return "kills", SERVER, what.worker.decode(), ""
         case Lost():
-            return "lost", effect.worker.decode()
+            return "lost", what.worker.decode()
         case Save():
-            return "wrote", SERVER, *effect.records
+            return "wrote", SERVER, *what.records
     return None
 
 
