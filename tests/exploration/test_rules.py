@@ -12,6 +12,7 @@ from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names
 from trio_envserve.lab.exploration.configurations import HOST_TABLE, Configuration
+from trio_envserve.lab.exploration.judges import OF_JUDGES, Promises, TurnModel
 from trio_envserve.lab.exploration.rules import FORMS, RULES
 from trio_envserve.lab.exploration.systems import HOST_FORMS, system_of
 from trio_envserve.lab.exploration.world import SERVER, TIME
@@ -59,6 +60,16 @@ def test_a_rule_of_hosts_is_for_an_attribute_that_there_is(kind: type):
     assert not callable(rules)
     assert set(rules) <= attributes_with_hosts(kind)
     assert all(rule.why for rule in rules.values())
+
+
+@pytest.mark.parametrize("kind", OF_JUDGES, ids=lambda kind: kind.__name__)
+def test_a_rule_of_judges_is_for_an_attribute_that_there_is(kind: type):
+    judges = Promises(1), TurnModel(1, journaled=True, prompt=True)
+    made = {type(each): vars(each) for each in judges}
+    names = made[kind] if kind in made else getattr(kind, "__slots__", ())
+    rules = OF_JUDGES[kind]
+    assert not callable(rules)
+    assert set(rules) <= set(names)
 
 
 @pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)

@@ -21,10 +21,9 @@ from ...retrylab import (
     System,
 )
 from ...retrylab.values import Forms
-from .calls import OF_PROMISES, Promises
 from .configurations import Configuration
+from .judges import OF_JUDGES, Promises, TurnModel
 from .rules import FORMS
-from .turns import OF_MODEL, TurnModel
 from .world import (
     HOSTS,
     NOW_S,
@@ -41,7 +40,7 @@ from .world import (
 
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
-    **FORMS, **OF_MODEL,
+    **FORMS,
     **dict.fromkeys((ExploredClient, ExploredWorker), CONFIGURATION_RULE),
     ExploredServer: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
@@ -51,7 +50,6 @@ SYSTEM_FORMS: Forms = {
 
 _CONSTANT = Rule("the same in every state of a configuration")
 _PEOPLE = Rule("for people and statistics; nothing is decided by it")
-_ELSEWHERE = Rule("in the form of the server")
 
 HOST_FORMS: Forms = {
     **FORMS,
@@ -136,7 +134,7 @@ def system_of(asked: Configuration) -> System:
         actors=actors, asks=lambda random: asks, judges=judges,
         faults={Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)},
         never_killed=[name for name in actors if name != SERVER], alike=[clients, workers],
-        forms={**(HOST_FORMS if asked.hosts else SYSTEM_FORMS), Promises: OF_PROMISES},
+        forms={**(HOST_FORMS if asked.hosts else SYSTEM_FORMS), **OF_JUDGES},
         describe=told,
         bounds=Bounds(
             asks=len(asks), faults=sum(asked.bounds.values()), each=asked.each,
