@@ -99,6 +99,7 @@ BEYOND: dict[str, str] = {
             "what-the-dead-held-stays-theirs",
             "what-is-stuck-is-dropped",
             "one-more-resource-than-may-be",
+            "a-resource-of-a-host-is-given-to-any",
         ),
         "no execution makes a resource here",
     ),
