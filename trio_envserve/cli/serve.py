@@ -160,9 +160,7 @@ async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
     options = {"bind": DEFAULT_ADDRESS, **completed(**asked.server)}
     command = options.get("worker_command")
     if command is None:
-        if "environment" not in options:
-            options["environment"] = DEFAULT_ENVIRONMENT
-            say(f"ENV was not given: {DEFAULT_ENVIRONMENT} is served, the built-in one")
+        options.setdefault("environment", DEFAULT_ENVIRONMENT)
         here = options.get("workers", 1) or options.get("hosts_bind") is None
         if options.get("worker_python") is None and here:
             check_named(options["environment"], options.get("args"))
@@ -395,7 +393,8 @@ def _announce(
         )  # fmt: skip
     elif event == "serving":
         also = "".join(f" and {address}" for address in (doors or {}).values())
-        put(f"serving {options.served} at {server.address}{also} (pid {os.getpid()})")
+        built_in = " (built in)" if options.served == DEFAULT_ENVIRONMENT else ""
+        put(f"serving {options.served}{built_in} at {server.address}{also} (pid {os.getpid()})")
     else:
         say(f"ready at {server.address}")
 
