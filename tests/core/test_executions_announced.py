@@ -203,7 +203,7 @@ def test_a_server_that_stops_says_that_it_has_run():
     works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
     pair.router_takes(Tick(pair.now_s))
     info = pair.failure()
-    assert (info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
+    assert (info.code, info.verdict) == ("server-stopped", Verdict.MAY_HAVE_RUN)
     assert "has run" in info.message
 
 
