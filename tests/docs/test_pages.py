@@ -11,7 +11,6 @@ import trio
 
 import trio_envserve
 from docs.draw import reference
-from tests.cli import commands
 from tests.memory import pair
 from trio_envserve.envs.loading import check_spec
 from trio_envserve.server.options import completed
@@ -99,11 +98,3 @@ def test_the_loggers_that_a_page_names_exist():
 def test_the_reference_has_every_public_name_once():
     drawn = [name for section in reference.SECTIONS for name in reference.names(section)]
     assert sorted(name for name in drawn if "." not in name) == sorted(trio_envserve.__all__)
-
-
-async def test_drawing_of_a_failure_is_the_one_that_its_command_prints(tmp_path: Path):
-    [(shown, command)] = re.findall(
-        r"^```text\n(.+^The whole run again: trio-envserve (.+)\n)```$",
-        section(page("fuzzing.md"), "Reading a failure"), re.MULTILINE | re.DOTALL,
-    )  # fmt: skip
-    assert (await commands.run(tmp_path, *command.split())).out.startswith(shown)

@@ -24,7 +24,7 @@ def test_the_failure_that_is_shown_is_what_the_command_says():
     assert command is not None
     target = Protocol(mutant=name)
     with target.applied():
-        found = examine(target, int(command[1]), guarantee="G2")
+        found = examine(target, int(command[1]))
     assert found is not None
     assert f"```text\n{found.text()}\n```" in PAGE
 
