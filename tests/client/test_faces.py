@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
@@ -147,6 +148,19 @@ def test_what_had_arrived_when_many_are_left_can_be_taken(client: Face, environm
     assert {first: outcome.value, second: other.value} == {0: 5, 1: 6}
     if environment.begun.acquire(timeout=0):
         assert environment.cancelled.acquire(timeout=WAIT_S)
+
+
+def test_input_that_is_filled_anew_for_each_of_many_calls_runs_as_it_was(client: Face):
+    def filled() -> Iterator[dict[str, int]]:
+        row: dict[str, int] = {}
+        for number in range(6):
+            row["number"] = number
+            yield row
+
+    by_index = dict(client.run_many(filled()))
+    assert {index: each.value["number"] for index, each in by_index.items()} == {
+        number: number for number in range(6)
+    }
 
 
 def test_large_inputs_and_results_take_no_loop(client: Face):
@@ -483,6 +497,90 @@ def test_g4_a_task_of_asyncio_that_is_cancelled_loses_no_outcome(server: Server)
             assert sorted(taken) == [*range(200)]
 
         asyncio.run_coroutine_threadsafe(main(), loop).result()
+
+
+def asyncio_main(server: Server, main: Callable[[Any], Any]) -> None:
+    with open_asyncio(server.address) as (client, loop):
+        asyncio.run_coroutine_threadsafe(main(client), loop).result()
+
+
+def held_until(condition: Callable[[], bool]) -> None:
+    """Hold up a loop, as a step of training does."""
+    until_s = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
+def test_outcomes_that_came_while_a_loop_of_asyncio_was_held_up_have_arrived(server: Server):
+    async def main(client: Any) -> None:
+        async with client.run_many(range(50)) as outcomes:
+            await anext(outcomes)
+            held_until(lambda: len(client._delivered) + len(outcomes._ready) == 49)
+        assert len(outcomes.arrived()) == 49
+
+    asyncio_main(server, main)
+
+
+def test_g7_leaving_many_on_asyncio_cancels_at_once_and_not_when_its_loop_has_a_turn(
+    server: Server, environment: Environment
+):
+    async def main(client: Any) -> None:
+        async with client.run_many(["now", "wait"]) as outcomes:
+            await anext(outcomes)
+            assert environment.begun.acquire(timeout=WAIT_S)
+        assert environment.cancelled.acquire(timeout=WAIT_S)  # the loop is held up meanwhile
+
+    asyncio_main(server, main)
+
+
+def test_g10_outcomes_that_are_ready_leave_other_tasks_of_asyncio_their_turns(server: Server):
+    async def main(client: Any) -> None:
+        turns = [0]
+
+        async def other() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        async with client.run_many(range(1000)) as outcomes:
+            await anext(outcomes)
+            while len(client._delivered) + len(outcomes._ready) < 999:
+                await asyncio.sleep(0.001)
+            beside = asyncio.create_task(other())
+            most, last = 0, -1
+            async for _ in outcomes:
+                most, last = (most + 1, last) if turns[0] == last else (1, turns[0])
+            beside.cancel()
+        assert most <= 64
+
+    asyncio_main(server, main)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from 3.12 on")
+def test_g9_many_calls_end_where_tasks_of_asyncio_begin_at_once(server: Server):
+    async def main(client: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  # not on 3.11
+        async with client.run_many([1, object(), bytes(1 << 21)], key="large") as outcomes:
+            assert sorted([index async for index, _ in outcomes]) == [0, 1, 2]
+
+    asyncio_main(server, main)
+
+
+def test_g9_client_whose_thread_cannot_be_started_says_so(server: Server):
+    """The one for asyncio waited for its end for ever."""
+
+    async def opening() -> None:
+        async with open_client_asyncio(server.address):
+            pass
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            asyncio.run(opening())
 
 
 def client_threads() -> list[threading.Thread]:

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 An :class:`AsyncioClient` belongs to the event loop that opened it.  The client itself runs in a
-thread (:mod:`.thread`); a task that waits for it waits for a future of its own loop.
+thread (:mod:`.thread`).  What that delivers is collected here until the event loop hands it over:
+to the future for which a task waits, or to the outcomes of many calls.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, final
 
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
@@ -35,6 +36,9 @@ from .shell import AT_ONCE, Arrays, Client, check_in_flight
 from .thread import ClientThread, ThreadJob, call, documented_as, encode
 from .thread import counters as counters_of
 from .thread import health as health_of
+
+Take: TypeAlias = Callable[[Any, BaseException | None], object]
+"""Takes a result or an error, in the event loop."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -62,6 +66,8 @@ class AsyncioClient:
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
+        self._delivered: deque[tuple[Take, Any, BaseException | None]] = deque()
+        """Results that the thread has delivered, and the event loop has not handed over."""
 
     # -- calls ----------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class AsyncioClient:
         if loop is not self._loop:
             raise ConfigError("this client was opened in another event loop; open one in this")
         future: asyncio.Future[T] = loop.create_future()
-        job = ThreadJob(partial(self._deliver, future))
+        job = self._job(partial(_settle, future))
         try:
             self._thread.run(job, act)
             return await future
@@ -145,12 +151,20 @@ class AsyncioClient:
                 self._thread.cancel(job)  # this task is cancelled, or interrupted
             raise
 
-    def _deliver(
-        self, future: asyncio.Future[Any], result: Any, error: BaseException | None
-    ) -> None:
-        """Hand over to the event loop.  Called in the client's thread."""
+    def _job(self, take: Take) -> ThreadJob:
+        """A job whose result is taken in the event loop."""
+        return ThreadJob(partial(self._deliver, take))
+
+    def _deliver(self, take: Take, result: Any, error: BaseException | None) -> None:
+        """Called in the client's thread."""
+        self._delivered.append((take, result, error))
         with suppress(RuntimeError):  # the event loop is closed, and nobody waits in it
-            self._loop.call_soon_threadsafe(_settle, future, result, error)
+            self._loop.call_soon_threadsafe(self._hand_over)
+
+    def _hand_over(self) -> None:
+        for _ in range(len(self._delivered)):
+            take, result, error = self._delivered.popleft()
+            take(result, error)
 
 
 @final
@@ -165,8 +179,10 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
         self._inputs = enumerate(inputs)
         self._room = in_flight
         self._fed = self._closed = False
-        self._calls: set[asyncio.Task[None]] = set()
-        self._ready: deque[tuple[int, Outcome | Exception]] = deque()
+        self._turns = 0
+        self._calls: dict[int, ThreadJob | asyncio.Task[None] | None] = {}
+        """Calls under way, by the index of their input; large inputs have a task."""
+        self._ready: deque[tuple[int, Outcome | BaseException]] = deque()
         self._changed = asyncio.Event()
 
     def __aiter__(self) -> AsyncioOutcomes:
@@ -174,6 +190,9 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
 
     async def __anext__(self) -> tuple[int, Outcome]:
         """The next outcome, once there is one."""
+        self._turns += 1
+        if not self._turns % AT_ONCE:
+            await asyncio.sleep(0)  # before anything is taken, which a cancel would lose
         while True:
             if self._feed():
                 await asyncio.sleep(0)  # others have a turn, and then it goes on
@@ -187,7 +206,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
                 await self._changed.wait()
         index, outcome = self._ready.popleft()
         self._room += 1
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return index, outcome
 
@@ -201,29 +220,52 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
                 self._fed = True
                 return False
             self._room -= 1
-            self._calls.add(
-                asyncio.create_task(self._call(index, self._asked.member(index, input)))
-            )
+            self._call(index, self._asked.member(index, input))
         return bool(self._room)
 
-    async def _call(self, index: int, asked: Asked) -> None:
-        outcome: Outcome | Exception
+    def _call(self, index: int, asked: Asked) -> None:
+        """Make a call.  The input is encoded now: its maker may fill it anew for the next one."""
+        take = partial(self._take, index)
+        try:
+            encoded = asked.at_once(self._client._thread.wire)
+        except EncodingError as error:
+            self._ready.append((index, Outcome.failed(NotEncodable(str(error), path=error.path))))
+            return
+        if encoded is not None:
+            job = self._calls[index] = self._client._job(take)
+            self._client._thread.run(job, call(encoded))
+            return
+        self._calls[index] = None
+        task = asyncio.create_task(self._call_large(take, asked))
+        if index in self._calls:  # else it has ended: tasks may begin at once
+            self._calls[index] = task
+
+    async def _call_large(self, take: Take, asked: Asked) -> None:
         try:
             outcome = await self._client._outcome(asked)
         except Exception as error:  # it is raised where outcomes are taken
-            outcome = error
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.discard(task)
-        self._ready.append((index, outcome))
-        self._changed.set()
+            take(None, error)
+        else:
+            take(outcome, None)
+
+    def _take(self, index: int, outcome: Any, error: BaseException | None) -> None:
+        if index in self._calls:  # else it was cancelled
+            del self._calls[index]
+            if isinstance(error, ServerNotReady):
+                outcome, error = Outcome.failed(NeverStarted("the client was closed")), None
+            self._ready.append((index, outcome if error is None else error))
+            self._changed.set()
 
     def _close(self) -> None:
         """Cancel the calls that are left."""
+        self._client._hand_over()  # what the thread has delivered has arrived
         self._fed = self._closed = True
-        for task in self._calls:
-            task.cancel()
-        self._calls.clear()
+        calls, self._calls = self._calls, {}
+        for each in calls.values():
+            if isinstance(each, ThreadJob):
+                self._client._thread.cancel(each)
+            elif each is not None:
+                each.cancel()
         self._arrived = [(i, each) for i, each in self._ready if isinstance(each, Outcome)]
         self._ready.clear()
         self._changed.set()

@@ -96,7 +96,12 @@ class ClientThread:
         """Start the thread.  The future is done when the client is open, and has the error if it
         cannot be."""
         atexit.register(self.close, EXIT_S)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # there may be no further thread
+            atexit.unregister(self.close)
+            self._ended.set_result(None)
+            raise
         return self._opened
 
     def run(self, job: ThreadJob, act: Act) -> None:
