@@ -198,6 +198,48 @@ async def test_a_forgotten_call_for_which_the_server_has_no_room_ends_too() -> N
 
 
 @virtual
+async def test_forgotten_call_whose_first_forget_was_cut_off_is_ended_by_the_next_one() -> None:
+    """The next one did not find it, and its work started when there was room."""
+    probe, bounds = Probe(), Bounds()
+    keys = KeyLimits(generations=1, namespace_share=1.0)
+    async with pair(probe, keys=keys) as (_, client):
+        async with (
+            asking(client, ask(client, ["a", "wait"]), bounds.hold) as (_, first),
+            asking(client, ask(client, ["b", "wait"], "b"), bounds.hold) as (_, second),
+        ):
+            first.cancel()
+            second.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.CancelScope() as hung_up:
+                hung_up.cancel()
+                await release(client, "b")
+            assert (await release(client, "b")).known
+            assert bounds.held == 1
+        probe.gate.set()
+        await release(client, "a")
+        await trio.sleep(100)
+    assert probe.started == ["a"]
+
+
+async def test_large_outcome_of_a_shared_call_is_decoded_once_for_all_callers() -> None:
+    """Each caller had a copy of its own in memory."""
+    gate = trio.Event()
+
+    async def environment(rollout: Any) -> Any:
+        await gate.wait()
+        return LARGE
+
+    async with patient_pair(environment) as client:
+        asked = ask(client, "x")
+        async with asking(client, asked, ExitStack) as (first, _):
+            async with asking(client, asked, ExitStack) as (second, _):
+                gate.set()
+        assert first[0].unwrap() == LARGE
+        assert first[0].value is second[0].value
+        assert client._decoding == {}
+
+
+@virtual
 async def test_a_caller_whose_key_was_forgotten_before_it_started_is_told_so() -> None:
     async with pair(Probe(), server=ServerLimits(worker_capacity=1)) as (_, client):
         async with (

@@ -111,8 +111,6 @@ class SharedCall:
     number: int = -1
     waiting: list[Callable[[Ended], None]] = dataclasses.field(default_factory=list)
     """Told of its end: one for each caller."""
-    is_forgotten: bool = False
-    """Whether its key was forgotten here meanwhile."""
     has_ended: bool = False
 
 
@@ -138,6 +136,8 @@ class Driver:
         """Whether calls have spans, if this process keeps traces."""
         self._shared: dict[Terms, SharedCall] = {}
         """Shared calls that have not ended, and whose key was not forgotten."""
+        self._forgotten: list[SharedCall] = []
+        """Shared calls that have not ended, and whose key was forgotten."""
         self._spans: dict[int, tracing.Span] = {}
         """Spans of calls that have not ended."""
         self._asked: dict[int, _Asked] = {}
@@ -213,14 +213,13 @@ class Driver:
         return call
 
     def forget(self, name: KeyName) -> list[SharedCall]:
-        """The shared calls of a key that is to be forgotten: who asks from now on makes another."""
+        """The shared calls of a key that is to be forgotten, perhaps once more.  Whoever asks from
+        now on makes another."""
         if name not in self.core.calls.asking:
             return []
-        found = [call for call in self._shared.values() if call.name == name]
-        for call in found:
-            call.is_forgotten = True
-            del self._shared[call.terms]
-        return found
+        for call in [call for call in self._shared.values() if call.name == name]:
+            self._forgotten.append(self._shared.pop(call.terms))
+        return [call for call in self._forgotten if call.name == name]
 
     def end(self, call: SharedCall) -> None:
         """End a shared call whose key was forgotten."""
@@ -230,10 +229,12 @@ class Driver:
     def _end_shared(self, call: SharedCall, ended: Ended) -> None:
         call.has_ended = True
         call.held.close()
-        if not call.is_forgotten:
+        if call not in self._forgotten:
             del self._shared[call.terms]
-        elif isinstance(ended, Answer) and (error := ended.error) and error.code == _NEVER:
-            ended = ended._replace(error=_DELETED)
+        else:
+            self._forgotten.remove(call)
+            if isinstance(ended, Answer) and (error := ended.error) and error.code == _NEVER:
+                ended = ended._replace(error=_DELETED)
         if not call.waiting:
             self.received(ended)
         for each in call.waiting:

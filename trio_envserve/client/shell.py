@@ -107,6 +107,16 @@ class KeyEnded:
 
 
 @final
+class _DecodedOnce:
+    """The value or error of a large answer for which several callers may wait."""
+
+    def __init__(self) -> None:
+        self.callers = 0
+        self.lock = trio.Lock()
+        self.found: tuple[Any, CallError | None] | None = None
+
+
+@final
 class Client:
     """A connection to a server.  Made by :func:`~trio_envserve.open_client`.
 
@@ -118,6 +128,8 @@ class Client:
         self._arrays: Arrays = arrays
         self._wire = wire
         self._threads = Threads()
+        self._decoding: dict[int, _DecodedOnce] = {}
+        """Large answers that are being decoded, by the number of their call."""
 
     # -- calls ----------------------------------------------------------------
 
@@ -300,17 +312,29 @@ class Client:
         return _outcome_of(ended, value, error, took_s)
 
     async def _outcome_large(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The caller's outcome of a large answer, which is decoded in a thread."""
+        """The caller's outcome of a large answer, which is decoded in a thread, and once for all
+        callers of a shared call."""
         assert not isinstance(ended, Fail)
+        once = self._decoding.setdefault(ended.call, _DecodedOnce())
+        once.callers += 1
         try:
-            value = await self._threads.run(lambda pause: self._decode(ended.body, pause=pause))
-            error = None
-        except Exception as problem:  # it is what the caller gets, as above
-            value, error = None, _not_decodable(problem, ended.body)
+            async with once.lock:
+                if once.found is None:
+                    once.found = await self._decode_large(ended.body)
         finally:
             # Also when this task is cancelled or interrupted: nobody else takes the answer.
             self._driver.received(ended)
+            once.callers -= 1
+            if not once.callers:
+                del self._decoding[ended.call]
+        value, error = once.found
         return _outcome_of(ended, value, error, now_s - began_s)
+
+    async def _decode_large(self, body: Body) -> tuple[Any, CallError | None]:
+        try:
+            return await self._threads.run(lambda pause: self._decode(body, pause=pause)), None
+        except Exception as problem:  # it is what the caller gets, as above
+            return None, _not_decodable(problem, body)
 
     def _decode(self, body: Body, **how: Any) -> object:
         return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)
