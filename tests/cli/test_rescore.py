@@ -149,7 +149,7 @@ async def test_results_of_another_file_are_scored_anew_and_never_reported_for_th
     names = ("rescored", "mean_before", "mean_reward", "changed", "failed_before")
     assert [done.last[name] for name in names] == [right.last[name] for name in names]
     assert done.last["resumed"] == 2, "the failed ones are the same in both files"
-    assert "b.jsonl has 10 results of other rollouts than r.jsonl has now: these" in done.err
+    assert "b.jsonl has 10 results that do not say they are of the rollouts in" in done.err
     again = await rescored(tmp_path, "Length", *asked, file="r.jsonl")
     assert (again.last["resumed"], again.last["rescored"]) == (12, 10), again.err
     kept = lines(tmp_path / "r.jsonl")[:3]

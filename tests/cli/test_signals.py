@@ -143,7 +143,7 @@ async def test_ctrl_c_in_a_named_eval_without_a_file_says_how_to_go_on(tmp_path:
         client.signal(signal.SIGINT)
         done = await client.wait()
     assert done.code == 130
-    assert "results under --run r1 are kept; the same command goes on from there" in done.err
+    assert "the server keeps results under --run r1 as long as it keeps keys; the" in done.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

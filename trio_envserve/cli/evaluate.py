@@ -458,7 +458,8 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
         say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
     state.say_unwritten(summary)
     if state.stop.asked.is_set() and options.run_name and not options.file:
-        say(f"results under --run {options.run_name} are kept; the same command goes on from there")
+        say(f"the server keeps results under --run {options.run_name} as long as it keeps keys; "
+            "the same command goes on from there")  # fmt: skip
     if tally.errors:
         say(f"{tally.errors} of {state.asked} rollouts ended in errors")
         for (kind, *_), rollouts in tally.failed().items():

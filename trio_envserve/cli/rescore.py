@@ -201,8 +201,8 @@ async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
                 say(f"{asked.output} has {state.resumed} of {plan.rollouts} results; "
                     "the rest is scored")  # fmt: skip
             if state.output.outdated:
-                say(f"{asked.output} has {state.output.outdated} results of other rollouts than "
-                    f"{asked.file} has now: these are scored anew")  # fmt: skip
+                say(f"{asked.output} has {state.output.outdated} results that do not say they are "
+                    f"of the rollouts in {asked.file}: these are scored anew")  # fmt: skip
             state.evaluation = evaluation = Evaluation(
                 plan, tally, file=state.output.file, environment=state.served, run=state.output.run
             )
