@@ -289,6 +289,33 @@ async def test_g9_rollout_that_holds_permits_where_the_worker_has_no_place_is_to
             permits.go_on(2, None)
 
 
+async def test_g9_requests_of_a_group_beyond_the_places_of_a_worker_wait(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A request failed as one that all might wait for, since another member's was under way."""
+    monkeypatch.setattr("trio_envserve.worker.permits.CLAIMS_MOST", 2)
+    permits = WorkerPermits(lambda given: None)
+    group, done, asked = permits.of(1), trio.Event(), []
+
+    async def ask(member: int) -> None:
+        async with group.of_endpoint("policy", 9):
+            asked.append(member)
+            await done.wait()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for member in range(3):
+                nursery.start_soon(ask, member)
+                await trio.testing.wait_all_tasks_blocked()
+                permits.go_on(member, None)
+            await trio.testing.wait_all_tasks_blocked()
+            assert asked == [0, 1]
+            done.set()
+            await trio.testing.wait_all_tasks_blocked()
+            permits.go_on(2, None)
+    assert asked == [0, 1, 2]
+
+
 async def test_a_rollout_that_claims_too_many_is_told_so():
     async def greedy(rollout: Rollout) -> None:
         async with trio.open_nursery() as nursery:

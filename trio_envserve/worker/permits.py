@@ -8,8 +8,9 @@ cancelled, and at the latest with the code of its execution: whatever that has l
 then.
 
 A worker has at most :data:`~trio_envserve.core.permits.CLAIMS_MOST` claims; further ones wait
-here, in order.  But an execution that holds permits waits for none of these places: others that
-wait for its permits may have them all.
+here, in order.  But an execution whose code holds permits waits for none of these places: others
+that wait for its permits may have them all.  Permits of requests to endpoints come back by
+themselves.
 
 The router grants the claims of a rate apart, but a loop that was held up hears of many at once.  So
 the blocks of a name begin apart here, too: each waits until the code of the one before has begun.
@@ -114,8 +115,8 @@ class WorkerPermits:
     async def claim(
         self, number: int, claimed: Claimed, waits: Waits | None, holds: int = 0
     ) -> int:
-        """Claim a permit for an execution, which ``holds`` so many, and wait for it; returns the
-        number of the claim, which is to be ended; of a rate, whose block is to be begun.
+        """Claim a permit for an execution whose code ``holds`` so many, and wait for it; returns
+        the number of the claim, which is to be ended; of a rate, whose block is to be begun.
         RuntimeError if the execution would wait for what waits for it."""
         about = claimed.name.partition(":")[2]
         waiter = _Waiter(about, waits, trio.current_time())
@@ -191,6 +192,8 @@ class ExecutionPermits:
         """Claims that are held."""
         self._begins: set[int] = set()
         """Claims of rates whose blocks begin."""
+        self._requests = 0
+        """Number of the held claims that are of requests to endpoints."""
         self._waiting = 0
         self._waits: set[trio.CancelScope] = set()
         """Scopes in which code waits for a permit."""
@@ -215,17 +218,20 @@ class ExecutionPermits:
     async def of_endpoint(self, name: str, most: int) -> AsyncIterator[None]:
         """A permit for one request to an endpoint."""
         give_back = await self._claim(claimed_endpoint(name, most), None)
+        self._requests += 1
         try:
             yield
         finally:
+            self._requests -= 1
             give_back()
 
     async def _claim(self, claimed: Claimed, waits: Waits | None) -> GiveBack:
         self._check_open()
+        holds = len(self._claims) - self._requests
         with trio.CancelScope() as scope:
             self._waits.add(scope)
             try:
-                claim = await self._permits.claim(self.number, claimed, waits, len(self._claims))
+                claim = await self._permits.claim(self.number, claimed, waits, holds)
             finally:
                 self._waits.remove(scope)
         if scope.cancelled_caught:
