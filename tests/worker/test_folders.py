@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trio_envserve.worker.folders import PREFIX, Folders, sweep
+from trio_envserve.worker.folders import PREFIX, STAYING_MOST, Folders, sweep
 
 DEEP = 1100
 """Deeper than the stack of Python, and than a path may be long."""
@@ -38,6 +40,18 @@ def fill(folder: Path, deep: int = 5) -> None:
         at = below
     os.close(at)
     folder.chmod(0)
+
+
+@contextlib.contextmanager
+def few_descriptors(held: int, more: int) -> Iterator[None]:
+    """So many are left, beside those that are open; ``held`` is one of these."""
+    lowest, limits = os.dup(held), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_folder_is_for_this_user_only_whatever_the_umask_is(place):
@@ -68,17 +82,26 @@ def test_folder_that_stays_for_want_of_descriptors_is_removed_with_the_next_one(
     made = Folders()
     folder, other = made.make(), made.make()
     fill(folder)
-    lowest, limits = os.dup(made.lock), resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limits[1]))
-    try:
+    with few_descriptors(made.lock, more):
         made.remove(folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert len(list(other.parent.iterdir())) == 3
     made.remove(other)
     assert [each.name for each in other.parent.iterdir()] == ["lock"]
     made.close()
+
+
+def test_removal_of_a_folder_tried_all_that_had_ever_stayed(place):
+    """Each one took longer than the last where files of another owner stay."""
+    made = Folders()
+    folders = [made.make() for _ in range(STAYING_MOST + 5)]
+    with few_descriptors(made.lock, 0):
+        for folder in folders:
+            made.remove(folder)
+    last = made.make()
+    made.remove(last)
+    assert {each.name for each in last.parent.iterdir()} == {"lock", *"01234"}
+    made.close()
+    assert not list(place.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

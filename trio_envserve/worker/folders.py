@@ -13,7 +13,7 @@ worker starts, and when all below the guard is dead.  So whatever was killed, it
 at the next start.
 
 Anything that cannot be removed (:mod:`trio_envserve.removal`) stays, is tried again with the next
-folder, and is left, with the base folder, to the next sweep.
+folders, and is left, with the base folder, to the next sweep.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ PREFIX = "trio-envserve-made-"
 LOCK = "lock"
 """Name of the locked file."""
 
+STAYING_MOST = 64
+"""Number of the last folders that have stayed which each removal tries again: those that nobody can
+remove make it no slower than that."""
+
 _NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}")
 
 
@@ -56,7 +60,7 @@ class Folders:
         self._base = ""
         self._numbers = itertools.count()
         self._staying: list[str] = []
-        """Names, in the base folder, of what could not be removed."""
+        """Names, in the base folder, of what could not be removed, the last ones."""
         self._making = threading.Lock()
 
     def make(self) -> Path:
@@ -76,12 +80,12 @@ class Folders:
         """Remove one with all that is in it, as far as that is possible, and what has stayed of
         earlier ones: there may have been no descriptor left for it."""
         with self._making:
-            names, self._staying = [folder.name, *self._staying], []
+            names, self._staying = [*self._staying, folder.name], []
         with opened(os.path.dirname(folder)) as base:
             if base is not None:
                 names = [left for name in names for left in remove_entry(base, name)]
         with self._making:
-            self._staying += names
+            self._staying = [*self._staying, *names][-STAYING_MOST:]
 
     def close(self) -> None:
         """Remove the base folder."""
