@@ -52,8 +52,10 @@ def run_of(input: Any, timeout_s: Any, most_bytes: Any, check: Any = False) -> C
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise TypeError(f"{name} is a number, not {type(value).__name__}")
-        if not value > 0:
-            raise ValueError(f"{name} is a number above zero, not {value!r}")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is a number above zero, not {timeout_s!r}")
+    if most_bytes < 0:
+        raise ValueError(f"most_bytes is a number that is not negative, not {most_bytes!r}")
     return CommandRun(data, float(timeout_s), int(most_bytes), bool(check))
 
 

@@ -65,6 +65,13 @@ async def test_exec_refuses_what_is_no_command(argv: Any, how: Any, error: type[
     assert not opened.commands
 
 
+async def test_exec_that_is_to_keep_no_output_is_a_command():
+    """It was refused."""
+    opened = Shown()
+    await sandbox_on(opened).exec(["a"], most_bytes=0)
+    assert opened.commands[0].most_bytes == 0
+
+
 async def test_a_file_that_is_larger_than_allowed_is_refused():
     large, small = (Shown(CompletedProcess(0, data, b"")) for data in (b"1234", b"123"))
     with pytest.raises(OSError, match="more than 3 bytes"):
