@@ -326,10 +326,30 @@ def test_g13_resource_of_a_host_that_is_gone_is_stuck_until_that_is_there_again(
     assert record["why"] == f"only a worker of {where} can destroy it, and there is none any more"
     assert machine.resources.counts() == (1, 0, 1, 0)
     (line,) = machine.lines
-    assert "start that again, with the same name, or destroy it there by hand (m:f)" in line
+    assert line == (
+        f"resources stuck: 1; only a worker of {where} can destroy them, and there is none any "
+        "more; start that again, with the same name, or destroy them there by hand: "
+        f"resource {name} (sandbox) of request 61616161#0 (m:f)"
+    )
     finds(machine, "b", host)
     assert machine.resources.counts() == (1, 1, 0, 0)
     assert [each.name for each in machine.gives(0.0, 0)] == [name]
+
+
+def test_g10_lost_host_was_told_in_a_line_for_each_of_its_resources():
+    machine = of_hosts("a", "b")
+    names = [
+        machine.intend(machine.runs(account=bytes([each]) * 16), here=1).name
+        for each in range(scope.LOST_SHOWN + 2)
+    ]
+    machine.resources.lost(machine.workers[0], machine.now_s)
+    finds(machine, "b")
+    (line,) = machine.lines
+    assert line.startswith(f"resources stuck: {len(names)}; only a worker of the host a can ")
+    shown = [each for each in names if f"{each} (sandbox)" in line]
+    assert shown == names[: scope.LOST_SHOWN]
+    assert line.endswith("(m:f) and 2 more")
+    assert machine.resources.counts().stuck == len(names)
 
 
 def test_g13_next_router_gives_a_resource_of_a_host_to_none_of_another_host():

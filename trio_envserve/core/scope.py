@@ -89,6 +89,9 @@ REMEMBERED = 1024
 SHOWN = 32
 """Number of resources in the statistics: stuck ones first, then the oldest."""
 
+LOST_SHOWN = 4
+"""Number of resources in the log line of a lost host, the first ones: there may be very many."""
+
 
 class ResourceState(enum.IntEnum):
     """The state of a resource in a holder's statement."""
@@ -547,16 +550,23 @@ class Resources:
 
     def _lose(self, host: str) -> None:
         where = f"the host {host}" if host else "the server's own machine"
-        for _, _, resource in sorted(self._due.pop(host)):
+        lost = [resource for _, _, resource in sorted(self._due.pop(host))]
+        self._away.setdefault(host, []).extend(lost)
+        why = f"only a worker of {where} can destroy it, and there is none any more"
+        for resource in lost:
             del self.waiting[resource]
-            self._away.setdefault(host, []).append(resource)
             resource.is_stuck = True
             self.stuck[resource] = None
-            resource.why = f"only a worker of {where} can destroy it, and there is none any more"
-            self._warn(
-                f"{resource.text} is stuck: {resource.why}; start that again, with the same name, "
-                f"or destroy it there by hand ({resource.destroy.replace('|', ', ')})"
-            )
+            resource.why = why
+        shown = ", ".join(
+            f"{each.text} ({each.destroy.replace('|', ', ')})" for each in lost[:LOST_SHOWN]
+        )
+        more = f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else ""
+        self._warn(
+            f"resources stuck: {len(lost)}; only a worker of {where} can destroy them, and there "
+            "is none any more; start that again, with the same name, or destroy them there by "
+            f"hand: {shown}{more}"
+        )
 
     def _give(self, resource: HeldResource, worker: Holder, now_s: float) -> None:
         resource.turn += 1
