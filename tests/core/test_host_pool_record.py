@@ -19,16 +19,19 @@ from trio_envserve.core.host_messages import (
     encode,
     without_environment,
 )
-from trio_envserve.core.lease import EpochWait
+from trio_envserve.core.journal import ResourceOpened
+from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import RecordHosts, Report, Spawn, ToHost
 from trio_envserve.core.router_inputs import (
+    CloseAsked,
     HostMessage,
     HostsBefore,
     HostsRecorded,
     HostsTick,
     PoolOpened,
+    Restored,
     Spawned,
     Tick,
     TurnOver,
@@ -164,6 +167,40 @@ def test_a_host_that_could_not_be_recorded_and_is_gone_is_forgotten():
     assert records(out) == [], "the last record is right again"
     assert records(hosted.come((b"s", hello(THEIRS, "b")))) == [frozenset({THEIRS})]
     assert any(isinstance(each, Report) for each in hosted.recorded("the disk is full")), "anew"
+
+
+def with_resource_of_host(lease: LeaseTerms | None) -> Router:
+    """A router whose journal has left a resource of a host that is not there."""
+    router = Router(
+        epoch=EPOCH, slots=1, now_s=NOW_S, new_id=Ids(), lease=lease, journaled=True
+    )  # fmt: skip
+    if lease is not None:
+        router.take(HostsBefore((), NOW_S))
+    left = ResourceOpened(0, "r", "sandbox", "m:f", b"a" * 16, 0, b"", 0, 0, "host")
+    router.take(Restored([left], NOW_S))
+    router.take(PoolOpened([], NOW_S))
+    return router
+
+
+@pytest.mark.parametrize(
+    ("lease", "grace_s"),
+    [(None, 0.0), (TERMS, TERMS.wait_s), (LeaseTerms(NO_LEASE_S), LeaseTerms().wait_s)],
+)
+def test_g13_resource_of_a_host_was_stuck_before_that_could_join_the_next_server(
+    lease: LeaseTerms | None, grace_s: float
+):
+    router, waited_s = with_resource_of_host(lease), 0.0
+    while not router.resources.stuck and waited_s < 1000.0:
+        waited_s += 1.0
+        router.take(Tick(NOW_S + waited_s))
+    assert grace_s <= waited_s < grace_s + 2.0
+
+
+def test_g13_server_that_stops_waits_for_no_host_to_join():
+    router = with_resource_of_host(TERMS)
+    router.take(CloseAsked(NOW_S + 1.0))
+    router.take(Tick(NOW_S + 2.0))
+    assert [each.name for each in router.resources.stuck] == ["r"]
 
 
 def test_a_first_record_that_could_not_be_written_knows_no_host():

@@ -104,6 +104,12 @@ class LeaseTerms:
         return self.fence_s < NO_LEASE_S
 
     @property
+    def grace_s(self) -> float:
+        """Time for hosts to join a new router before it counts them as gone, in seconds: the
+        workers of their last membership end first."""
+        return self.wait_s if self.proves else LeaseTerms().wait_s
+
+    @property
     def wait_s(self) -> float:
         """Time after the last answered beat when the router counts a host as dead, in seconds."""
         if self.margin_s is not None:

@@ -151,6 +151,8 @@ class Router:
         self.sessions = self.works.sessions
         self.waits = Durations()
         """From entering the queue to the dispatch."""
+        self._hosts_by = math.inf
+        """Moment, in time awake, by which hosts of an earlier router have had time to join."""
         self.dead_epochs: Collection[Epoch] = ()
         self.starting = "waiting for the workers of an earlier server to end"
         """Why no worker is started yet; empty once they are."""
@@ -253,6 +255,8 @@ class Router:
             self._earlier_dead()
         self.starting = ""
         self.works.is_starting = False
+        grace_s = 0.0 if self.hosts is None else self.hosts.leases.terms.grace_s
+        self._hosts_by = self.clock.read(now_s) + grace_s
         self._time(now_s)
 
     # -- hosts ------------------------------------------------------------------
@@ -458,7 +462,8 @@ class Router:
             ) and len(self.resources.all) > len(self.resources.stuck)
             for ended in self.workforce.tick(awake_s):
                 self._ended(ended)
-            if not self.works.earlier_lives:  # hosts of an earlier router may come back
+            # Until then, hosts of an earlier router may come back; not to a router that closes.
+            if not self.works.earlier_lives and (awake_s >= self._hosts_by or self.closing.begun):
                 self.resources.find_hosts(self.workforce.hosts, awake_s)
             self.workforce.clean(awake_s)
         self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
