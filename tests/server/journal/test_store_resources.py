@@ -21,14 +21,18 @@ from trio_envserve.core.journal import (
     ResourceOpened,
     remains_of,
 )
+from trio_envserve.server.journal import tools
+from trio_envserve.server.journal.folder import Identity, identity_of
 from trio_envserve.server.journal.rows import SCHEMA, SCHEMA_WITH_RESOURCES
 from trio_envserve.server.journal.tools import check, look, mend
 
 LIFE = b"i" * 16
 
 
-def intended(resource: int) -> ResourceOpened:
-    return ResourceOpened(resource, f"ab-{resource}", "box", "f|m", b"a" * 16, 7, LIFE, 3, resource)
+def intended(resource: int, host: str | None = None) -> ResourceOpened:
+    return ResourceOpened(
+        resource, f"ab-{resource}", "box", "f|m", b"a" * 16, 7, LIFE, 3, resource, host
+    )
 
 
 HELD: list[Record] = [
@@ -72,6 +76,28 @@ def test_folder_with_resources_is_refused_by_versions_that_know_none(tmp_path: P
         connection.execute(f"PRAGMA user_version = {SCHEMA_WITH_RESOURCES + 1}")
     with pytest.raises(ServerStartError, match="written by a later version"):
         look(tmp_path)
+
+
+def test_g13_resource_of_the_first_machine_was_destroyed_on_the_one_that_adopts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was not there, and was taken for destroyed."""
+    other = Identity("other", "boot", 1, 2)
+    hosts = "", "gpu1", None
+    write(tmp_path, [intended(0, ""), intended(1, "gpu1"), intended(2), *a_run(0)])
+
+    def adopted() -> list[str | None]:
+        assert tools.adopt(tmp_path)
+        assert check(tmp_path) == []
+        left = remains_of(look(tmp_path).records()).resources.values()
+        return [each.opened.host for each in left]
+
+    assert adopted() == [*hosts], "the machine is the same"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(tools, "identity_of", lambda folder: other)
+        first = identity_of(tmp_path).host
+        assert adopted() == adopted() == [first, "gpu1", None]
+    assert adopted() == [*hosts], "it is back"
 
 
 def test_damaged_journal_keeps_the_resources_whose_intent_is_there(tmp_path: Path):

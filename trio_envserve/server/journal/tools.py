@@ -27,8 +27,8 @@ from .folder import DATABASE, beside, identity_of
 from .opening import damaged, lock, open_folder, unlock, words
 from .reading import JournalContents, check_kind, read_all, read_state
 from .repair import Repaired, repair
-from .rows import pack_state
-from .store import PUT_STATE, Safe, connect, read_safe, write_safe
+from .rows import RESOURCES_FROM, Row, State, pack_rows, pack_state, read_row
+from .store import PUT_STATE, Safe, connect, insert, read_safe, write_safe
 
 
 @dataclasses.dataclass(slots=True)
@@ -143,14 +143,37 @@ def adopt(folder: Path) -> int:
             state = read_state(connection)
         except ValueError as error:
             raise ServerStartError(damaged(folder, [f"{DATABASE}: {error}"])) from error
-        state = state._replace(adopted=state.adopted + 1, identity=identity_of(folder))
+        identity = identity_of(folder)
+        connection.execute("BEGIN IMMEDIATE")
+        if identity.host != state.identity.host:
+            state = _move_resources(connection, state, identity.host)
+        state = state._replace(adopted=state.adopted + 1, identity=identity)
         connection.execute(PUT_STATE, pack_state(state))
+        connection.execute("COMMIT")
         noted = read_safe(folder)
         for place in beside(folder):
             write_safe(
                 place, Safe(state.records, state.next_number, noted.journal if noted else "")
             )
         return state.adopted
+
+
+def _move_resources(connection: sqlite3.Connection, state: State, machine: str) -> State:
+    """Let the resources that only the server's own machine can destroy be those of a host with that
+    machine's id: they are not on this one.  Those that this one has left elsewhere are its own
+    again."""
+    hosts: dict[str | None, str] = {"": state.identity.host, machine: ""}
+    found = connection.execute(f"SELECT * FROM records WHERE number >= {RESOURCES_FROM}")
+    for row in map(Row._make, found.fetchall()):
+        record = read_row(row, None) if row.is_whole() else None
+        if isinstance(record, ResourceOpened) and record.host in hosts:
+            moved = record._replace(host=hosts[record.host])
+            packed = pack_rows([moved], row.row - 1, row.uptime_s)
+            connection.execute("DELETE FROM records WHERE row = ?", [row.row])
+            insert(connection, packed.values)
+            sums = state.all_sums ^ int.from_bytes(row.sum, "little") ^ packed.sums
+            state = state._replace(all_sums=sums)
+    return state
 
 
 def compact(folder: Path, command_s: float) -> tuple[int, int]:
