@@ -15,6 +15,7 @@ import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -312,6 +313,19 @@ def guard_against_code() -> int:
     shutil.rmtree = None  # type: ignore[assignment]
     subprocess.Popen = None  # type: ignore[misc, assignment]
     return pid
+
+
+def lower_a_limit_for_good() -> int:
+    """As harnesses do that run code of a model, for a user who is not root."""
+    if sys.platform == "linux":
+        libc, head = ctypes.CDLL(None), struct.pack("Ii", 0x20080522, 0)
+        held = ctypes.create_string_buffer(24)
+        assert libc.capget(head, held) == 0
+        rights = [each & ~(1 << 24) for each in struct.unpack("3I12x", held.raw)]
+        # Without CAP_SYS_RESOURCE.
+        assert libc.capset(head, struct.pack("3I12x", *rights)) == 0
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+    return os.getpid()
 
 
 def remove_a_builtin() -> int:

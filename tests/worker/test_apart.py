@@ -338,10 +338,12 @@ async def test_state_that_a_call_has_changed_is_as_before_in_the_next(tmp_path: 
     [
         scorers.guard_against_code, scorers.remove_a_builtin, scorers.forbid_a_module,
         scorers.handle_all_signals, scorers.close_standard_output,
+        scorers.lower_a_limit_for_good,
     ],
 )  # fmt: skip
 async def test_process_in_which_a_call_has_taken_something_away_is_not_used_again(function: Any):
-    """All later calls in a process whose ``os.kill`` was None came to nothing."""
+    """All later calls in a process whose ``os.kill`` was None came to nothing.  The value of one
+    that had lowered a limit was lost."""
     async with open_apart() as pool:
         pid = await called(pool, function)
         assert await called(pool, scorers.own_pid) != pid

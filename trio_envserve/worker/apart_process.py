@@ -233,17 +233,17 @@ def _reply(
         at = sum(spans[-1]) if spans else ARRAYS_AT
         return (*_pickled(function(*args), written.fileno(), at, most), None, "", "")
     except MemoryError as error:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        _unlimit(before)
         _State.spoilt = True
         return _raised(error) if memory_bytes is None else OUT_OF_MEMORY
     except BaseException as error:  # whatever the function raises is its caller's
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        _unlimit(before)
         return _raised(error)
     finally:
         if _State.shared is not None and not _State.shared.put_back():
             _State.spoilt = True
         _disarm()
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        _unlimit(before)
         try:
             sys.stdout.flush()
         except (OSError, ValueError):  # the call has closed it
@@ -271,6 +271,14 @@ def _limit(memory_bytes: int, hard: int) -> None:
     most = has + memory_bytes
     if hard == resource.RLIM_INFINITY or most < hard:
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _unlimit(before: tuple[int, int]) -> None:
+    """Give this process the memory back that it may have."""
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    except (OSError, ValueError):  # the call has lowered the hard limit, which only root may raise
+        _State.spoilt = True
 
 
 def _pickled(value: Any, file: int, at: int, most: Most) -> tuple[bytes, Spans]:
