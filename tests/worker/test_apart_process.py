@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import pickle
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from tests.worker import scorers
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks
 from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT
+from trio_envserve.worker.apart_reaper import fork_below
 from trio_envserve.worker.apart_state import TIMES_OUT
 
 pytestmark = [pytest.mark.real]
@@ -42,3 +45,10 @@ def test_process_ends_at_its_limit_and_its_stack_is_left(timer: str, tmp_path: P
     assert (done.returncode == -TIMES_OUT) == (timer != "none"), done.stderr
     assert text.startswith(TIMED_OUT) == (timer == "none")
     assert scorers.HANG in authors_line(dumped_stacks(text)[-1])
+
+
+def test_process_has_no_reaper_where_orphans_come_to_nobody(monkeypatch: pytest.MonkeyPatch):
+    """It forked on macOS, where a fork may crash, and gained nothing."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "fork")
+    fork_below(ctypes.CDLL(None))

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The process that the worker starts forks the *reaper*, and that the process for calls
-(:func:`fork_below`).  On Linux the reaper becomes the parent of each process below it whose own
+On Linux the process that the worker starts forks the *reaper*, and that the process for calls
+(:func:`fork_below`).  The reaper becomes the parent of each process below it whose own
 parent has ended (:mod:`.reaper`): also of one in a session of its own.  It kills all of them once
 
 - the process for calls has ended, by its timer or otherwise;
@@ -20,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import sys
 import warnings
 from typing import Final, NoReturn
 
@@ -44,7 +45,10 @@ taken for another program."""
 
 
 def fork_below(libc: ctypes.CDLL) -> None:
-    """Return in a process below this one and its reaper.  Call it before there are threads."""
+    """Return in a process below this one and its reaper; in this one where orphans come to
+    nobody.  Call it before there are threads."""
+    if sys.platform != "linux":
+        return
     first_ended, first = os.pipe()
     if child := _fork():
         try:
