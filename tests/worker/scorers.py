@@ -328,6 +328,28 @@ def lower_a_limit_for_good() -> int:
     return os.getpid()
 
 
+class EqualToAll:
+    """Is equal to whatever it is compared with, as ``mock.ANY`` is."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+    def __call__(self, *args: object) -> float:
+        return 99.0
+
+
+def replace_by_equals() -> int:
+    time.time = os.kill = EqualToAll()  # type: ignore[assignment]
+    return os.getpid()
+
+
+def handle_a_signal_by_an_equal() -> int:
+    signal.signal(signal.SIGALRM, EqualToAll())
+    return os.getpid()
+
+
 def remove_a_builtin() -> int:
     del builtins.hex
     return os.getpid()
@@ -350,4 +372,7 @@ def close_standard_output() -> int:
 
 
 def is_whole() -> bool:
-    return callable(os.kill) and callable(shutil.rmtree) and callable(subprocess.Popen)
+    return (
+        callable(os.kill) and callable(shutil.rmtree) and callable(subprocess.Popen)
+        and not isinstance(time.time, EqualToAll)
+    )  # fmt: skip

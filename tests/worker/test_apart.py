@@ -333,12 +333,20 @@ async def test_state_that_a_call_has_changed_is_as_before_in_the_next(tmp_path: 
         assert await called(pool, scorers.shared_state) == before
 
 
+async def test_handler_that_is_equal_to_all_is_not_there_in_the_next_call():
+    """It was compared with the one before, and was said to be that."""
+    async with open_apart() as pool:
+        before = await called(pool, scorers.shared_state)
+        assert await called(pool, scorers.handle_a_signal_by_an_equal) == before["pid"]
+        assert await called(pool, scorers.shared_state) == before
+
+
 @pytest.mark.parametrize(
     "function",
     [
         scorers.guard_against_code, scorers.remove_a_builtin, scorers.forbid_a_module,
         scorers.handle_all_signals, scorers.close_standard_output,
-        scorers.lower_a_limit_for_good,
+        scorers.lower_a_limit_for_good, scorers.replace_by_equals,
     ],
 )  # fmt: skip
 async def test_process_in_which_a_call_has_taken_something_away_is_not_used_again(function: Any):

@@ -7,9 +7,9 @@ handlers and mask of signals.
 
 A scorer that runs code of a model may have taken functions away from it for good
 (``os.kill = None``).  So the names in some modules (:data:`MODULES`), and those of modules, are
-compared: as lists, which takes half of the time that dicts take.  What has changed is put back, so
-that the reply can be sent.  But what was imported meanwhile may have a copy of it: such a process
-is not used again.
+compared, by identity: what a call has put there may be equal to anything (``mock.ANY``).  What has
+changed is put back, so that the reply can be sent.  But what was imported meanwhile may have a copy
+of it: such a process is not used again.
 
 Globals of other modules are not looked at: to compare all would take longer than a call.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import importlib
+import operator
 import os
 import resource
 import shutil
@@ -44,6 +45,8 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _getsignal: Any = importlib.import_module("_signal").getsignal
 """That of the module ``signal`` makes an enum of each, which takes 30 times as long."""
+_all, _is, _len, _map = all, operator.is_, len, map
+"""As they were: the call may have changed those of the module."""
 _ABSENT = object()
 
 
@@ -89,13 +92,13 @@ class ProcessState:
     def _put_names_back(self) -> bool:
         is_same = True
         for now, before in self._names:
-            if [*now.values()] == [*before.values()]:  # no builtin, which the call may have changed
+            if _len(now) == _len(before) and _all(_map(_is, now.values(), before.values())):
                 continue
             for name, value in before.items():
                 if now.get(name, _ABSENT) is not value:
                     now[name], is_same = value, False
             added = {name: now[name] for name in now.keys() - before.keys()}
-            if now is sys.modules and None in added.values():
+            if now is sys.modules and [name for name in added if added[name] is None]:
                 is_same = False  # a module that may not be imported
             before.clear()
             before.update(now)
@@ -103,11 +106,10 @@ class ProcessState:
 
     def _put_handlers_back(self) -> bool:
         is_same = True
-        if [*map(_getsignal, _SIGNALS)] != self._handlers:
-            for number, handler in zip(_SIGNALS, self._handlers, strict=True):
-                if _getsignal(number) is not handler:
-                    signal.signal(number, handler)
-                    is_same &= number != TIMES_OUT
+        for number, handler in zip(_SIGNALS, self._handlers, strict=True):
+            if _getsignal(number) is not handler:
+                signal.signal(number, handler)
+                is_same &= number != TIMES_OUT
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         return is_same
 
