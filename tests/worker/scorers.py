@@ -20,7 +20,9 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import uuid
+import zoneinfo
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -243,6 +245,8 @@ def data() -> list[Any]:
         collections.defaultdict(int, a=1), decimal.Decimal("1.50"), fractions.Fraction(1, 3),
         uuid.UUID(int=7), Path("a/b"), datetime.timedelta(1), datetime.date(2026, 1, 1),
         datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC")), range(3), slice(1, 2),
+        types.SimpleNamespace(a=1),
         numpy.float32(0.5), numpy.int64(3), numpy.arange(6).reshape(2, 3)[:, 1].tolist(),
     ]  # fmt: skip
 

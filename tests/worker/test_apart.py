@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -222,13 +223,76 @@ async def test_value_whose_code_would_run_in_the_worker_is_refused(function: Any
 
 
 def test_value_that_names_code_by_another_module_is_refused():
-    forged = b"ctests.worker.scorers\nos._exit\n(I3\ntR."
+    names = b"ctests.worker.scorers\nos._exit\n(I3\ntR."
     with pytest.raises(TypeError, match=r"tests\.worker\.scorers\.os\._exit"):
-        value_of("f", ApartReply(forged))
+        value_of("f", ApartReply(names))
     imports = b"cantigravity\nBAR\n."
     with pytest.raises(TypeError, match=r"antigravity\.BAR"):
         value_of("f", ApartReply(imports))
     assert "antigravity" not in sys.modules
+
+
+def forged(name: str, args: tuple[Any, ...] | None, state: Any) -> bytes:
+    """A pickle that makes an object by a call, or takes a class, and sets its state."""
+    module, _, last = name.rpartition(".")
+    made = f"c{module}\n{last}\n".encode()
+    if args is not None:
+        made += pickled(args) + pickle.REDUCE
+    return b"\x80\x04" + made + pickled(state) + pickle.BUILD + pickle.STOP
+
+
+def pickled(value: Any) -> bytes:
+    """The inside of a pickle."""
+    return pickle.dumps(value, 2)[2:-1]
+
+
+FIELDS = (3, "|", None, ("a",), {"a": (numpy.dtype("O"), 0)}, 8, 1, 0)
+"""State of a dtype that takes raw bytes for objects."""
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "state"),
+    [
+        ("tests.worker.scorers.Grade", ("good",), {"_value_": "bad"}),
+        ("tests.worker.scorers.Scored", None, (None, {"reward": 99.0})),
+        ("numpy.dtype", ("V8", False, True), FIELDS),
+        ("numpy.dtype", ("V8", False, True), (3, "|", None, None, None, 1 << 30, 1, 0)),
+        ("numpy.dtype", ("O8", False, True), (3, "|", None, None, None, -1, -1, 0)),
+        ("numpy.dtype", ("f8",), (3, ">", None, None, None, -1, -1, 0)),
+    ],
+)
+def test_value_that_sets_the_state_of_what_others_share_is_refused(
+    name: str, args: Any, state: Any
+):
+    """It changed an enum for all rollouts of a worker, or a class; a dtype ended the worker."""
+    with pytest.raises(TypeError, match=r"the state of \w+ is not read"):
+        value_of("f", ApartReply(forged(name, args, state)))
+    assert scorers.Grade.GOOD.value == "good"
+    assert not hasattr(scorers.Scored, "reward")
+    assert numpy.dtype("f8").isnative
+
+
+def test_array_over_memory_of_a_pickle_is_refused():
+    """Its bytes were taken for objects, and the worker died."""
+    made = b"cnumpy\nndarray\n(" + pickled((1,)) + pickled("O") + b"C\x08" + bytes(8) + b"tR."
+    with pytest.raises(TypeError, match="f returned what is not read here"):
+        value_of("f", ApartReply(b"\x80\x04" + made))
+
+
+def test_reading_a_value_calls_no_getattr_of_a_module():
+    """Modules that import others when a name is asked for did so."""
+    module: Any = types.ModuleType("lazy_module")
+    module.__getattr__ = lambda name: pytest.fail("it was called")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "lazy_module", module)
+        with pytest.raises(TypeError, match=r"lazy_module\.later is not imported here"):
+            value_of("f", ApartReply(b"clazy_module\nlater\n."))
+
+
+def test_value_that_names_getattr_is_refused():
+    asked = b"cbuiltins\ngetattr\n(ctests.worker.scorers\nGrade\nVmro\ntR."
+    with pytest.raises(TypeError, match=r"builtins\.getattr is no class of data"):
+        value_of("f", ApartReply(asked))
 
 
 async def test_exception_whose_code_would_run_in_the_worker_is_told_by_its_text():

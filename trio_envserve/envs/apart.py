@@ -18,7 +18,8 @@ that cannot be pickled, or not be read, a ``RuntimeError`` with its type and mes
 
 A value may be an object that code of a model has made, and the pickle of an object names the
 function that makes it anew.  So values and exceptions are read by one that calls nothing but
-classes of data (:class:`_Reader`), and imports nothing.
+classes of data, sets no state of a class or of an enum's member, and imports nothing but what is
+in :data:`_DATA` (:class:`_Reader`).
 
 The processes belong to the worker (:mod:`trio_envserve.worker.apart`).
 """
@@ -35,7 +36,8 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, TypeVar, final, overload
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, final, overload
+from zoneinfo import ZoneInfo
 
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
@@ -224,25 +226,77 @@ def value_of(name: str, reply: ApartReply) -> Any:
 
 
 def _read(data: bytes, buffers: Sequence[memoryview] = ()) -> Any:
-    return _Reader(io.BytesIO(data), buffers=buffers).load()
+    try:
+        return _Plain(io.BytesIO(data), buffers=buffers).load()
+    except _NamesClass:
+        return _Reader(io.BytesIO(data), buffers=buffers).load()
+
+
+class _NamesClass(Exception):
+    """A pickle is for :class:`_Reader`, which is ten times as slow."""
 
 
 @final
-class _Reader(pickle.Unpickler):
+class _Plain(pickle.Unpickler):
+    """Reads pickles in which there are no classes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise _NamesClass
+
+
+@final
+class _Reader(pickle._Unpickler):
     """Reads pickles that code of a model may have made."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Raises ``UnpicklingError`` if it is no data."""
-        if f"{module}.{name}" in _DATA:
+        full = f"{module}.{name}"
+        if full in _INSTEAD:
+            return _INSTEAD[full]
+        if full in _DATA:
             return super().find_class(module, name)
+        found: Any = sys.modules.get(module)
         try:
-            found = functools.reduce(getattr, name.split("."), sys.modules[module])
-        except (KeyError, AttributeError):
-            text = f"{module}.{name} is not imported here"
-            raise pickle.UnpicklingError(text) from None
+            for part in name.split("."):  # getattr would run code of the module, or import others
+                found = vars(found)[part]
+        except (KeyError, TypeError):
+            raise pickle.UnpicklingError(f"{full} is not imported here") from None
         if isinstance(found, type) and _is_data(found):
             return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no class of data")
+        raise pickle.UnpicklingError(f"{full} is no class of data")
+
+    def load_build(self) -> None:
+        """Set the state of an object.  Raises ``UnpicklingError`` for one that others share."""
+        made, state = self.stack[-2:]  # type: ignore[attr-defined]
+        if isinstance(made, (type, enum.Enum)) or not _is_state_of_dtype(made, state):
+            raise pickle.UnpicklingError(f"the state of {type(made).__name__} is not read")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch: ClassVar[Any] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
+
+
+def _is_state_of_dtype(made: Any, state: Any) -> bool:
+    """Whether numpy would give that state to an object, if it is a dtype: numpy believes all."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(made, numpy.dtype):
+        return True
+    own, is_shared = made.__reduce__()[2], made is numpy.dtype(made.str)
+    return not is_shared and state[1] in ("<", ">", "|", "=") and state[2:8] == own[2:8]
+
+
+def _array(*_: Any) -> Any:
+    """An empty array, of which the state is read next.  (The class would be called with memory of
+    a pickle, and numpy would take that for objects.)"""
+    import numpy
+
+    return numpy.empty(0, "b")
+
+
+def _zone_of(kind: Any, name: str) -> Any:
+    """What is called for a ``ZoneInfo``, whose pickle names it so."""
+    if kind is not ZoneInfo or name != "_unpickle":
+        raise pickle.UnpicklingError("builtins.getattr is no class of data")
+    return ZoneInfo._unpickle  # type: ignore[attr-defined]
 
 
 def _is_data(kind: type) -> bool:
@@ -257,15 +311,21 @@ _PLAIN = (
 
 _NUMPY = ("numpy.core", "numpy._core")  # the first before version 2
 _DATA = {
-    "builtins.complex", "collections.deque", "datetime.date", "datetime.datetime",
-    "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal",
-    "fractions.Fraction", "numpy.dtype", "numpy.ndarray", "pathlib.PosixPath",
+    "builtins.complex", "builtins.range", "builtins.slice", "collections.deque", "datetime.date",
+    "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone",
+    "decimal.Decimal", "fractions.Fraction", "numpy.dtype", "pathlib.PosixPath",
     "pathlib.PurePosixPath", "pathlib.PureWindowsPath", "pathlib._local.PosixPath",
-    "pathlib._local.PurePosixPath", "pathlib._local.PureWindowsPath", "uuid.UUID",
-    *(f"{numpy}.multiarray.{name}" for numpy in _NUMPY for name in ("_reconstruct", "scalar")),
+    "pathlib._local.PurePosixPath", "pathlib._local.PureWindowsPath", "types.SimpleNamespace",
+    "uuid.UUID", "zoneinfo.ZoneInfo",
+    *(f"{numpy}.multiarray.scalar" for numpy in _NUMPY),
     *(f"{numpy}.numeric._frombuffer" for numpy in _NUMPY),
 }  # fmt: skip
 """Further ones by name, and functions that make them; imported if they are not yet."""
+_INSTEAD: Mapping[str, Any] = {
+    "builtins.getattr": _zone_of, "numpy.ndarray": "numpy.ndarray",
+    **{f"{numpy}.multiarray._reconstruct": _array for numpy in _NUMPY},
+}  # fmt: skip
+"""By name, what is used in its place."""
 
 
 def _travelling(
