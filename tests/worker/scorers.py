@@ -172,6 +172,19 @@ def stop_itself() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def stop_the_reaper(path: str) -> None:
+    Path(path).write_text(str(os.getppid()))
+    os.kill(os.getppid(), signal.SIGSTOP)
+    hang()
+
+
+def stop_those_above(path: str) -> None:
+    """Stop the first process, and the reaper between."""
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGSTOP)
+    stop_the_reaper(path)
+
+
 def return_a_lambda() -> object:
     return lambda: None
 

@@ -178,6 +178,21 @@ async def test_process_that_is_stopped_is_killed(monkeypatch: pytest.MonkeyPatch
             await called(pool, scorers.stop_itself, timeout_s=SHORT_S)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no reaper")
+@pytest.mark.parametrize("function", [scorers.stop_the_reaper, scorers.stop_those_above])
+async def test_processes_above_a_call_that_it_has_stopped_end_with_it(
+    function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The reaper was left behind, stopped for good, with all that was below it."""
+    path = tmp_path / "pid"
+    monkeypatch.setattr(apart_module, "START_S", 2.0)
+    async with open_apart() as pool:
+        with pytest.raises(ApartTimeout):
+            await called(pool, function, str(path), timeout_s=SHORT_S)
+        await gone(number_in(path))
+        assert await called(pool, scorers.doubled, 1) == 2
+
+
 async def test_deaths_of_processes_are_told_as_such():
     async with open_apart() as pool:
         with pytest.raises(ApartDied, match="leave ran died: it exited with status 3") as caught:

@@ -12,7 +12,8 @@ parent has ended (:mod:`.reaper`): also of one in a session of its own.  It kill
   never reply: the kernel has closed its end of a pipe.
 
 Reaper and first process then end as the process for calls has.  Both hold all descriptors that the
-worker watches: so for the worker nothing has ended until all has.
+worker watches: so for the worker nothing has ended until all has.  A reaper that a call has stopped
+goes on by the first process, or by the end of that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import signal
 import sys
 import warnings
 from typing import Final, NoReturn
@@ -43,6 +45,8 @@ ENDING_S = 0.5
 """Time that a process may take to end after its descriptors are closed, in seconds, before it is
 taken for another program."""
 
+_PR_SET_PDEATHSIG = 1
+
 
 def fork_below(libc: ctypes.CDLL) -> None:
     """Return in a process below this one and its reaper; in this one where orphans come to
@@ -53,11 +57,14 @@ def fork_below(libc: ctypes.CDLL) -> None:
     if child := _fork():
         try:
             be_deaf()
-            end_as(os.waitpid(child, 0)[1])
+            while os.WIFSTOPPED(status := os.waitpid(child, os.WUNTRACED)[1]):
+                os.kill(child, signal.SIGCONT)
+            end_as(status)
         finally:
             os._exit(1)
     os.close(first)
     become_subreaper(libc)
+    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGCONT))
     last_ended, last = os.pipe()
     parent = os.getpid()
     with woken_by_children() as woken:
