@@ -347,7 +347,7 @@ async def test_processes_in_sessions_of_their_own_end_with_their_call(tmp_path: 
             nursery.start_soon(called, pool, scorers.start_a_session_and_hang, str(path))
             pid = await written(path)
             nursery.cancel_scope.cancel()
-        assert not is_alive(pid)
+        await gone(pid)
 
 
 async def test_call_that_becomes_another_program_is_ended(tmp_path: Path):

@@ -12,8 +12,9 @@ parent has ended (:mod:`.reaper`): also of one in a session of its own.  It kill
   never reply: the kernel has closed its end of a pipe.
 
 Reaper and first process then end as the process for calls has.  Both hold all descriptors that the
-worker watches: so for the worker nothing has ended until all has.  A reaper that a call has stopped
-goes on by the first process, or by the end of that.
+worker watches: so for the worker nothing has ended until all has.  Only where it cancels a call may
+it reap the first process, which it has killed, a moment before the others have ended.  A reaper
+that a call has stopped goes on by the first process, or by the end of that.
 """
 
 from __future__ import annotations
