@@ -580,7 +580,7 @@ def test_g9_client_whose_thread_cannot_be_started_says_so(server: Server):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            asyncio.run(opening())
+            asyncio.run(asyncio.wait_for(opening(), WAIT_S))
 
 
 def client_threads() -> list[threading.Thread]:

@@ -156,12 +156,13 @@ class AsyncioClient:
         return ThreadJob(partial(self._deliver, take))
 
     def _deliver(self, take: Take, result: Any, error: BaseException | None) -> None:
-        """Called in the client's thread."""
+        """Collect a result for the event loop.  Called in the client's thread."""
         self._delivered.append((take, result, error))
         with suppress(RuntimeError):  # the event loop is closed, and nobody waits in it
             self._loop.call_soon_threadsafe(self._hand_over)
 
     def _hand_over(self) -> None:
+        """Give each result that was collected to whoever takes it."""
         for _ in range(len(self._delivered)):
             take, result, error = self._delivered.popleft()
             take(result, error)

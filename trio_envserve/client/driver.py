@@ -92,7 +92,7 @@ class _Asked:
 
 
 Hold: TypeAlias = Callable[[], ExitStack]
-"""Called when a shared call is made: what it takes of its callers' bounds until it has ended."""
+"""Bounds of its callers that a shared call takes until it has ended; called when it is made."""
 
 _NEVER = NeverStarted.code
 _FORGOTTEN = info("cancelled", Verdict.MAY_HAVE_RUN, "its key was forgotten")
