@@ -139,6 +139,11 @@ def test_session_that_gave_its_room_to_another_is_unknown_to_all_requests_of_a_m
     assert run(3079616).violations == ()
 
 
+def test_work_dispatched_for_the_last_time_ends_with_its_worker_whatever_is_declared_since():
+    """The model took it for waiting, so that its last caller's leaving was its end."""
+    assert run(3314537, harsh=True).violations == ()
+
+
 def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
     """The router dispatched after each thing that a host said, so a request was spent."""
     plan = plan_of(3038673, harsh=True, hosts=True)

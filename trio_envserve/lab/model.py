@@ -119,6 +119,8 @@ class ModelWork:
     earlier: int = 0
     """Executions that may have been started of it elsewhere."""
     starts: int = 0
+    spent: bool = False
+    """Whether its newest execution is its last one, by what its environment had declared then."""
     live: bool = False
     open: bool = True
     restored: bool = False
@@ -632,19 +634,22 @@ class RouterModel(Judge):
             self.broken("G7", f"{number} starts, and the router closes", work.label)
         if where[0] in self.leaving:
             self.broken("G2", f"{number} is spent on {where[0]}, which is to end", work.label)
-        if not self._may_go_on(work):
+        if work.spent:
             self.broken("G2", f"{number} starts for the {work.starts + 1}. time", work.label)
         work.starts += 1
         work.live, work.restored = True, False
+        self._spend(work)
         self.runs[where] = ModelRun(work, unsent=unsent)
 
-    def _may_go_on(self, work: ModelWork) -> bool:
-        """Whether a further execution has consent and is allowed."""
-        return not work.starts or (work.consent is not False and work.starts < work.allowance)
+    def _spend(self, work: ModelWork) -> None:
+        """Note whether its newest execution is its last one."""
+        consent = self.declared if work.consent is None else work.consent
+        work.spent = consent is False or work.starts >= work.allowance
 
     def go_on(self, where: tuple[str, int], work: ModelWork) -> None:
         """The last execution of a work lives on at a worker that has come back."""
         work.live, work.restored = True, False
+        self._spend(work)
         self.runs[where] = ModelRun(
             work, taken_back=True, save=work.last_save, state=work.saved or b""
         )
@@ -722,8 +727,7 @@ class RouterModel(Judge):
                 self._complete(work, outcome)
             else:
                 consent = self.declared if work.consent is None else work.consent
-                may_go_on = consent is not False and self._may_go_on(work) and not self.closing
-                if consent is not None and not may_go_on:
+                if work.spent or self.closing or consent is False:
                     self._complete(work, ("error", "worker-lost"))
 
     def worker_lost(self, worker: str) -> None:
@@ -820,8 +824,7 @@ class RouterModel(Judge):
             case "cancelled":
                 may = self.closing and work.live and what[1]
             case "worker-lost":
-                sure = work.consent is not None and not (work.restored or self.hopeless)
-                may = work.started and not work.live and not (sure and self._may_go_on(work))
+                may = work.started and not work.live and (work.restored or self.hopeless)
             case "stopping" | "environment-broken":
                 may = not work.started and (self.closing or code != "stopping")
             case "execution-limit" | "no-answer":
@@ -1596,6 +1599,7 @@ class Boundary(RouterModel):
                     work = self.numbers[number]
                     work.starts, work.last = work.starts + 1, (incarnation, dispatch)
                     work.last_save = 0
+                    self._spend(work)
                 case StateSaved(number, save, _, body):
                     work = self.numbers[number]
                     work.saved, work.last_save = bytes(body), save
