@@ -27,6 +27,7 @@ import trio
 from ...client import Client, Outcome
 from ...client.options import checked
 from ...client.shell import follow, release
+from ...core.clock import AwakeClock
 from ...core.errors import CallError, DidNotRun
 from ...core.health import Health
 from ...core.limits import MIB
@@ -76,8 +77,7 @@ class Door:
         self._heard = trio.Event()
         self._scopes: dict[bytes, trio.CancelScope] = {}
         """Of runs, by name."""
-        self._awake_s = 0.0
-        self._ticked_s = trio.current_time()
+        self._clock = AwakeClock(2 * TICK_S, trio.current_time())
         self._late = 0
         """Runs that were cancelled, and are being released."""
         self._complained = 0
@@ -147,11 +147,7 @@ class Door:
                 self._complained = 2 * odd  # a flood is no flood of lines
 
     def _now_s(self) -> float:
-        """Seconds in which this loop was awake."""
-        now_s = trio.current_time()
-        self._awake_s += min(now_s - self._ticked_s, 2 * TICK_S)
-        self._ticked_s = now_s
-        return self._awake_s
+        return self._clock.read(trio.current_time())
 
     def _delivered(self, route: bytes, name: bytes) -> None:
         self._do(self._runs.delivered(route, name, self._now_s()))
