@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
@@ -223,16 +223,14 @@ def outcome_of(ended: Outcome, *, most_bytes: int) -> RunOutcome:
     if error is not None:
         text = f"{error} [{error.code}] (fault: {error.fault.value})"
         return RunOutcome(error=text, ran=not isinstance(error, DidNotRun))
-    state = ended.value.get("state") if isinstance(ended.value, Mapping) else None
-    reply, deltas, traces = (state or {}).get("reply"), *_lists(state)  # trimmed: a mapping
-    good = (
-        isinstance(reply, bytes)
-        and all(isinstance(each, bytes) for each in deltas)
-        and all(isinstance(each, str) for each in traces)
-    )
-    if not good:
-        return RunOutcome(error=_OTHER)
-    assert isinstance(reply, bytes)
+    match ended.value:
+        case {"state": {"reply": bytes(reply), "deltas": list(deltas), "traces": list(traces)}} if (
+            all(isinstance(each, bytes) for each in deltas)
+            and all(isinstance(each, str) for each in traces)
+        ):
+            pass
+        case _:
+            return RunOutcome(error=_OTHER)
     largest = max(map(len, (reply, *deltas)))
     if largest > most_bytes:
         why = (
@@ -241,11 +239,3 @@ def outcome_of(ended: Outcome, *, most_bytes: int) -> RunOutcome:
         )
         return RunOutcome(error=f"{why} (it ran and failed)")
     return RunOutcome(reply, deltas, traces)
-
-
-def _lists(state: Any) -> tuple[list[Any], list[Any]]:
-    """The deltas and the traces; None where there is no list."""
-    deltas, traces = (state or {}).get("deltas"), (state or {}).get("traces")
-    if isinstance(deltas, list) and isinstance(traces, list):
-        return deltas, traces
-    return [None], [None]
