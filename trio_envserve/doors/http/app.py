@@ -31,6 +31,7 @@ from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
 from ...core.limits import WireLimits
 from ..bounds import Bound
+from ..options import HttpDoorOptions
 from .about import About
 from .answers import encoded, later, line, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
@@ -48,7 +49,7 @@ from .live import Live
 from .metrics import DoorCounts
 from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, BodyField, check_fields, document
 from .problems import LATER, Problem
-from .rows import RowOptions, Rows
+from .rows import Rows
 from .turns import REQUEST_US, Turns
 
 _log = logging.getLogger("trio_envserve.http")
@@ -70,22 +71,21 @@ class HttpApp:
     """The application.  It serves one client."""
 
     def __init__(
-        self, client: Client, behind: trio.Nursery, guard: Guard, limits: HttpLimits,
-        wire: WireLimits, rows: RowOptions,
-    ) -> None:  # fmt: skip
+        self, client: Client, behind: trio.Nursery, guard: Guard, options: HttpDoorOptions
+    ) -> None:
         self._client = client
         self._guard = guard
-        self._limits = limits
+        self._limits = limits = options.limits or HttpLimits()
         self._keyed = KeyedCalls(client, limits)
         turns = Turns()
-        self._codec = codec = Codec(limits, wire, turns)
+        self._codec = codec = Codec(limits, options.wire or WireLimits(), turns)
         self._calls = Bound(limits.calls, limits.namespace_share)
         """A call under a key goes on without a caller, and may have to wait for the room that its
         namespace has with the server.  So a namespace has its share: else it would hold all room,
         and nobody else could call (G10)."""
         self._bodies = Bound(limits.bodies_bytes)
         self._rows = Rows(
-            client, behind, self._keyed, codec, self._calls, self._bodies, limits, rows
+            client, behind, self._keyed, codec, self._calls, self._bodies, limits, options
         )
         self._asks_ready = trio.Lock()
         self._about = About(client, limits, self._counts)

@@ -12,7 +12,6 @@ from ...client import Client
 from ...client.options import limit_of_execution
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
-from ...core.limits import WireLimits
 from ...net import need_trio, parse_address, unwrap_single
 from ...net.address import ANY, Address
 from ...options import taken_beside
@@ -22,8 +21,6 @@ from ..options import HttpDoorOptions
 from .app import HttpApp
 from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
-from .limits import HttpLimits
-from .rows import Failures, RowOptions
 
 _BACKLOG = 1024
 
@@ -81,14 +78,9 @@ async def open_http_door(
         options: Given as keyword arguments.
     """
     need_trio("open_http_door")
-    limits, wire = options.limits or HttpLimits(), options.wire or WireLimits()
-    try:
-        failures = Failures(options.run_failures)
-    except ValueError:
-        raise ConfigError(
-            f"run_failures is problems or rows, not {options.run_failures!r}"
-        ) from None
-    execution_s = limit_of_execution(options.run_execution_s, "run_execution_s")
+    if options.run_failures not in ("problems", "rows"):
+        raise ConfigError(f"run_failures is problems or rows, not {options.run_failures!r}")
+    limit_of_execution(options.run_execution_s, "run_execution_s")
     place, token_file = _parse(options.bind), options.token_file
     tokens = [] if token_file is None else read_tokens(token_file)
     check_bind(f"tcp://{options.bind}", token_file=token_file, insecure=options.insecure)
@@ -97,10 +89,7 @@ async def open_http_door(
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
             listeners = await _listen(place)
-            rows = RowOptions(
-                options.run_model, options.run_model_name, failures, options.run_rerun, execution_s
-            )
-            app = HttpApp(opened, behind, guard, limits, wire, rows)
+            app = HttpApp(opened, behind, guard, options)
             with unwrap_single():
                 async with trio.open_nursery() as serving:
                     taking = await serving.start(app.connections.serve, listeners)

@@ -30,7 +30,7 @@ is a number, and a ``response`` as OpenAI's Responses API has it.  Fields that t
 and does not heed are named in ``not_heeded``.
 
 **Failures.**  That library ends its collection at the first answer with an error's status, so
-a row that failed may be answered as a row, too (:class:`Failures`): with
+a row that failed may be answered as a row, too (``run_failures``): with
 ``_ng_failure_class``, by which the library keeps it apart from its results, and ``mask_sample``,
 which stands in ``instance_config``, too, where NeMo RL looks for it.  Its ``reward`` is null: a
 number would be learnt from.
@@ -59,6 +59,7 @@ from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
 from ...envs.rewards import counted_reward
 from ..bounds import Bound
+from ..options import HttpDoorOptions
 from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
@@ -84,15 +85,6 @@ _AT_ONCE: Final = 64
 
 _AGAIN_S: Final = 1.0
 """Until the server is asked once more to forget a key."""
-
-
-class Failures(enum.Enum):
-    """The answer to a row that failed."""
-
-    PROBLEMS = "problems"
-    """A problem with the status of an error, as everywhere."""
-    ROWS = "rows"
-    """A row with the status 200."""
 
 
 class RowNaming(enum.Enum):
@@ -197,19 +189,6 @@ def _said(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
 # -- the rows of a door -----------------------------------------------------------------
 
 
-class RowOptions(NamedTuple):
-    """What rows do not say themselves."""
-
-    model: str = "oracle"
-    """The model that their rollouts ask."""
-    model_name: str = ""
-    failures: Failures = Failures.PROBLEMS
-    rerun: bool | None = None
-    """Consent to a further execution; None: as the environment declares."""
-    execution_s: float | None = None
-    """How long one execution may last; None: as long as the server lets any."""
-
-
 @final
 class Numbers:
     """Numbers from 0 on; the lowest that is free is given out first."""
@@ -237,7 +216,7 @@ class Rows:
 
     def __init__(
         self, client: Client, behind: trio.Nursery, keyed: KeyedCalls, codec: Codec,
-        calls: Bound, bodies: Bound, limits: HttpLimits, options: RowOptions,
+        calls: Bound, bodies: Bound, limits: HttpLimits, options: HttpDoorOptions,
     ) -> None:  # fmt: skip
         self._client, self._behind = client, behind
         self._keyed, self._codec, self._calls = keyed, codec, calls
@@ -273,7 +252,7 @@ class Rows:
                 written = await self._codec.write_row(_answer(row, outcome))
                 del outcome  # a slow caller's answer is held without its value
             except Problem as problem:
-                if self._options.failures is Failures.ROWS:
+                if self._options.run_failures == "rows":
                     failed = failure_of(row, problem.of_key(row=True))
                     written = await self._codec.write_row(failed)
                 else:
@@ -310,11 +289,12 @@ class Rows:
             del self._asking[named]
 
     async def _encoded(self, row: RolloutRow, named: Named, traceparent: str | None) -> Encoded:
+        options = self._options
         return await encoded(
-            self._client, row.fields, model=self._options.model,
-            model_name=self._options.model_name, sampling_args=row.sampling_args,
-            rerun=self._options.rerun, execution_s=self._options.execution_s, key=named.key,
-            namespace=named.namespace, traceparent=traceparent,
+            self._client, row.fields, model=options.run_model, model_name=options.run_model_name,
+            sampling_args=row.sampling_args, rerun=options.run_rerun,
+            execution_s=options.run_execution_s, key=named.key, namespace=named.namespace,
+            traceparent=traceparent,
         )  # fmt: skip
 
     async def _outcome(self, asked: Encoded, held: ExitStack) -> Outcome:
