@@ -29,7 +29,7 @@ from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.collector import collect_seldom
 from ..logs import set_title
-from ..net import DEFAULT_TRANSPORT, is_loopback
+from ..net import DEFAULT_TRANSPORT, check_reach, is_loopback
 from ..net.address import ANY, parse_address
 from ..net.keypairs import ClientCurve
 from ..options import option
@@ -98,11 +98,7 @@ class ServeOptions(WithEndpoints):
         for name, what in whom.items():
             bind = options.get(name)
             if bind and options.get("curve") is None and _others_reach(bind) and not self.insecure:
-                raise ConfigError(
-                    f"{bind.removeprefix('tcp://')} may be reached from other machines: give a "
-                    f"folder of keys (--curve DIR), bind to 127.0.0.1, or let everybody {what} "
-                    "(--insecure)"
-                )
+                check_reach(bind, "give a folder of keys (--curve DIR), bind to 127.0.0.1", what)
 
     def lets_all(self, options: Mapping[str, Any]) -> bool:
         """Whether the door for HTTP lets everybody in.  ConfigError if it should and should

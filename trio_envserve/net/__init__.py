@@ -5,7 +5,7 @@
 and :class:`MemoryNetwork` works in memory.
 """
 
-from .address import Address, is_loopback, parse_address, parse_peer_address
+from .address import Address, check_reach, is_loopback, parse_address, parse_peer_address
 from .background import need_trio, open_background, unwrap_single
 from .connection import ConnectionOutbox
 from .interface import (
@@ -51,6 +51,7 @@ __all__ = [
     "Transport",
     "ZmqNetwork",
     "ZmtpNetwork",
+    "check_reach",
     "is_loopback",
     "make_memory",
     "map_memory",

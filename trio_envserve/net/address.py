@@ -122,6 +122,16 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def check_reach(address: str, instead: str, whom: str = "run the environment") -> None:
+    """ConfigError, with what to do ``instead``, if other machines reach an address that nothing
+    guards.  ``whom``: what everybody may do there."""
+    if not is_loopback(address):
+        raise ConfigError(
+            f"{address.removeprefix('tcp://')} may be reached from other machines: {instead}, or "
+            f"let everybody {whom} (--insecure)"
+        )
+
+
 def _suggestion(text: str) -> str:
     """The address that was probably meant."""
     if re.fullmatch(r"[^/\s]+:(\d+|\*)", text):

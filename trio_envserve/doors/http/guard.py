@@ -62,17 +62,6 @@ def read_tokens(path: str | os.PathLike[str]) -> list[bytes]:
     return digests
 
 
-def check_bind(address: str, *, token_file: object, insecure: bool) -> None:
-    """ConfigError if others than this machine reach ``address`` (``tcp://...``), and
-    nothing keeps them out."""
-    if not (is_loopback(address) or token_file is not None or insecure):
-        raise ConfigError(
-            f"{address.removeprefix('tcp://')} may be reached from other machines: give a file "
-            "of tokens (--token-file FILE), bind to 127.0.0.1, or let everybody run the "
-            "environment (--insecure)"
-        )
-
-
 def parse_hosts(names: Iterable[str]) -> frozenset[str]:
     """Further names of this server, without ports.  ConfigError for what is none."""
     found = set()

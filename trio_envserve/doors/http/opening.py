@@ -12,7 +12,7 @@ from ...client import Client
 from ...client.options import limit_of_execution
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
-from ...net import need_trio, parse_address, unwrap_single
+from ...net import check_reach, need_trio, parse_address, unwrap_single
 from ...net.address import ANY, Address
 from ...options import taken_beside
 from ...server import Server
@@ -20,7 +20,7 @@ from ..clients import open_door_client
 from ..options import HttpDoorOptions
 from .app import HttpApp
 from .connections import Connections
-from .guard import Guard, check_bind, parse_hosts, read_tokens
+from .guard import Guard, parse_hosts, read_tokens
 
 _BACKLOG = 1024
 
@@ -83,7 +83,10 @@ async def open_http_door(
     limit_of_execution(options.run_execution_s, "run_execution_s")
     place, token_file = _parse(options.bind), options.token_file
     tokens = [] if token_file is None else read_tokens(token_file)
-    check_bind(f"tcp://{options.bind}", token_file=token_file, insecure=options.insecure)
+    if token_file is None and not options.insecure:
+        check_reach(
+            f"tcp://{options.bind}", "give a file of tokens (--token-file FILE), bind to 127.0.0.1"
+        )
     guard = Guard(place.host, parse_hosts(options.hosts), tokens)
     client = open_door_client(server, options, "http-door")
     with unwrap_single():

@@ -9,10 +9,10 @@ from typing import final
 import trio
 
 from ...client import Client
-from ...core.errors import ConfigError
 from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
 from ...net import (
+    check_reach,
     is_loopback,
     need_trio,
     open_zmtp_network,
@@ -72,16 +72,13 @@ async def open_verifiers_door(
     """
     need_trio("open_verifiers_door")
     limits, bind = options.limits or VerifiersLimits(), options.bind
-    is_near = is_loopback(bind)
-    if not (is_near or options.insecure):
-        raise ConfigError(
-            f"{bind} may be reached from other machines, and clients of verifiers have no keys: "
-            "bind to 127.0.0.1, or let everybody run the environment (--insecure)"
-        )
+    if not options.insecure:
+        check_reach(bind, "clients of verifiers have no keys, so bind to 127.0.0.1")
+    redeliver = options.redeliver or is_loopback(bind)
     client = open_door_client(server, options, "verifiers-door")
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
-            door = Door(opened, limits, redeliver=options.redeliver or is_near)
+            door = Door(opened, limits, redeliver=redeliver)
             front = sockets.open_router(bind, limits=_front_limits(limits), on_peer=door.on_peer)
             async with front as router, trio.open_nursery() as nursery:
                 await nursery.start(door.serve, router)
