@@ -57,7 +57,9 @@ SECTIONS: Mapping[str, str] = {
     "verifiers": """
         doors.verifiers.open_verifiers_door doors.verifiers.VerifiersDoor
         doors.verifiers.VerifiersLimits""",
-    "http": "doors.http.open_http_door doors.http.HttpDoor doors.http.HttpLimits",
+    "http": """
+        doors.http.open_http_door doors.http.HttpDoor doors.opening.OpenDoor
+        doors.http.HttpLimits""",
     "retrylab": """
         retrylab.Actor retrylab.Choice retrylab.Ask retrylab.System
         retrylab.Bounds retrylab.Rule retrylab.Counted retrylab.Bag

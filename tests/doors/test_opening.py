@@ -8,9 +8,9 @@ import pytest
 
 from trio_envserve import ClientCurve, ConfigError, KeyPair, ServerCurve, open_server
 from trio_envserve.core.limits import ClientLimits
-from trio_envserve.doors import clients
-from trio_envserve.doors.clients import keys_of
+from trio_envserve.doors import opening
 from trio_envserve.doors.http import open_http_door
+from trio_envserve.doors.opening import keys_of
 from trio_envserve.doors.verifiers import open_verifiers_door
 
 
@@ -38,7 +38,7 @@ async def test_door_that_nobody_calls_asks_for_its_server_as_often(
     def open_client(address: str, *, limits: ClientLimits, **_: Any) -> Any:
         raise Opened(limits)
 
-    monkeypatch.setattr(clients, "open_client", open_client)
+    monkeypatch.setattr(opening, "open_client", open_client)
     with pytest.raises(Opened) as found:
         await open_door("tcp://127.0.0.1:1").__aenter__()
     (limits,) = found.value.args

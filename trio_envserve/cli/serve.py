@@ -25,12 +25,12 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
+from ..doors.opening import listen, parse_bind
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.collector import collect_seldom
 from ..logs import set_title
 from ..net import DEFAULT_TRANSPORT, check_reach, is_loopback
-from ..net.address import ANY, parse_address
 from ..net.keypairs import ClientCurve
 from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
@@ -230,17 +230,9 @@ async def check_doors(doors: Sequence[AskedDoor]) -> None:
     for door in doors:
         if door.bind.startswith("tcp://"):
             try:
-                place = parse_address(door.bind)
-            except ConfigError as error:
-                raise ConfigError(f"HOST:PORT expected: {error}") from None
-            host = None if place.host == ANY else place.host
-            try:
-                listeners = await trio.open_tcp_listeners(place.port, host=host)
-            except OSError as error:
-                where = door.bind.removeprefix("tcp://")
-                raise ServerStartError(
-                    f"cannot listen at {where}: {error.strerror or error}; nothing was started"
-                ) from error
+                listeners = await listen(parse_bind(door.bind))
+            except ServerStartError as error:
+                raise ServerStartError(f"{error}; nothing was started") from error
             for listener in listeners:
                 await listener.aclose()
 

@@ -26,7 +26,7 @@ from trio_envserve import ConfigError, open_server
 from trio_envserve.client.shell import release
 from trio_envserve.core.health import Health
 from trio_envserve.core.limits import KIB, KeyLimits
-from trio_envserve.doors.clients import CLIENT_LIMITS
+from trio_envserve.doors.opening import CLIENT_LIMITS
 from trio_envserve.doors.verifiers import VerifiersLimits, door, open_verifiers_door
 from trio_envserve.doors.verifiers.door import TURN_BYTES, Door
 from trio_envserve.net import MemoryNetwork
@@ -237,7 +237,7 @@ async def test_a_door_that_closes_leaves_nobody_waiting():
 
 async def test_a_server_that_is_gone_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
     quick = dataclasses.replace(CLIENT_LIMITS, ping_s=0.1, idle_ping_s=0.1, probe_s=0.5, late_s=0.5)
-    monkeypatch.setattr("trio_envserve.doors.clients.CLIENT_LIMITS", quick)
+    monkeypatch.setattr("trio_envserve.doors.opening.CLIENT_LIMITS", quick)
     held = Held()
     network = MemoryNetwork()
     close, closed = trio.Event(), trio.Event()

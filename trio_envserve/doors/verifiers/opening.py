@@ -9,7 +9,6 @@ from typing import final
 import trio
 
 from ...client import Client
-from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
 from ...net import (
     check_reach,
@@ -20,36 +19,24 @@ from ...net import (
 )
 from ...options import taken_beside
 from ...server import Server
-from ..clients import open_door_client
+from ..opening import OpenDoor, open_door_client
 from ..options import VerifiersDoorOptions
 from .door import Door
 from .limits import VerifiersLimits
 
 
 @final
-class VerifiersDoor:
+class VerifiersDoor(OpenDoor):
     """An open door for verifiers.  Made by :func:`open_verifiers_door`."""
 
     def __init__(self, address: str, client: Client) -> None:
+        super().__init__(client)
         self._address = address
-        self._client = client
 
     @property
     def address(self) -> str:
         """Its address (a port 0 is resolved)."""
         return self._address
-
-    async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until it runs what it is asked.  Raises as :meth:`.Client.wait_ready` does.
-
-        Args:
-            timeout_s: Longest wait in seconds; None: the limit ``start_s``.
-        """
-        await self._client.wait_ready(timeout_s)
-
-    def health(self) -> ServerHealth:
-        """Of its server, as :meth:`.Client.health` says it."""
-        return self._client.health()
 
 
 @taken_beside(VerifiersDoorOptions)
