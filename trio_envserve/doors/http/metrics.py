@@ -150,56 +150,47 @@ def _by_label(name: str, meaning: str, label: str, **fields: str) -> Metric:
     return Metric(name, "counter", meaning, read, (label,))
 
 
-def _worker(field: str, stat: Stat) -> Iterable[Metric]:
-    """A number of each worker: of the newest life in its slot."""
+def _of_each(
+    label: str, records: Callable[[ServerStats], Mapping[str, object]]
+) -> Callable[[str, Stat], Iterable[Metric]]:
+    """Makes the metrics of several records of one kind, which a label tells apart."""
 
-    def read(seen: ScrapedValues) -> Samples:
-        newest = _newest(seen.stats).items()
-        return [((str(slot),), float(getattr(worker, field))) for slot, worker in newest]
+    def make(field: str, stat: Stat) -> Iterable[Metric]:
+        def read(seen: ScrapedValues) -> Samples:
+            found = {} if seen.stats is None else records(seen.stats)
+            return [((name,), float(getattr(each, field))) for name, each in found.items()]
 
-    yield Metric(stat.metric, stat.kind, stat.meaning, read, ("slot",), stat.bound)
+        yield Metric(stat.metric, stat.kind, stat.meaning, read, (label,), stat.bound)
+
+    return make
 
 
-def _newest(stats: ServerStats | None) -> dict[int, WorkerStats]:
+def _workers(stats: ServerStats) -> dict[str, WorkerStats]:
     """The newest life in each slot of the pool."""
-    found: dict[int, WorkerStats] = {}
-    for worker in () if stats is None else stats.per_worker:
-        known = found.get(worker.slot)
+    found: dict[str, WorkerStats] = {}
+    for worker in stats.per_worker:
+        known = found.get(str(worker.slot))
         older = known is not None and known.restarts > worker.restarts
         # Slots of hosts that are gone are not among the workers that there should be.
-        most = SLOTS_MOST if stats is None or worker.host else stats.workers
+        most = SLOTS_MOST if worker.host else stats.workers
         if 0 <= worker.slot < most and not older:
-            found[worker.slot] = worker
+            found[str(worker.slot)] = worker
     return found
 
 
-def _host(field: str, stat: Stat) -> Iterable[Metric]:
-    """A number of each host."""
-
-    def read(seen: ScrapedValues) -> Samples:
-        return [((host.host,), float(getattr(host, field))) for host in _hosts(seen)]
-
-    yield Metric(stat.metric, stat.kind, stat.meaning, read, ("host",))
+def _hosts(stats: ServerStats) -> dict[str, HostStats]:
+    return {host.host: host for host in stats.hosts[:HOSTS_MOST]}
 
 
-def _hosts(seen: ScrapedValues) -> Iterable[HostStats]:
-    return () if seen.stats is None else seen.stats.hosts[:HOSTS_MOST]
-
-
-def _permit(field: str, stat: Stat) -> Iterable[Metric]:
-    """A number of each name of permits."""
-
-    def read(seen: ScrapedValues) -> Samples:
-        permits = () if seen.stats is None else seen.stats.permits[:PERMITS_MOST]
-        return [((permit.name,), float(getattr(permit, field))) for permit in permits]
-
-    yield Metric(stat.metric, stat.kind, stat.meaning, read, ("permit",), stat.bound)
+def _permits(stats: ServerStats) -> dict[str, PermitStats]:
+    return {permit.name: permit for permit in stats.permits[:PERMITS_MOST]}
 
 
 def _host_states(seen: ScrapedValues) -> Samples:
     return [
-        ((host.host, state), float(host.state == state))
-        for host in _hosts(seen) for state in HOST_STATES
+        ((name, state), float(host.state == state))
+        for name, host in ({} if seen.stats is None else _hosts(seen.stats)).items()
+        for state in HOST_STATES
     ]  # fmt: skip
 
 
@@ -256,11 +247,11 @@ METRICS: Final[tuple[Metric, ...]] = (
          "but for a hundredth of the samples.", "stats.more.router_lag_p99_s"),
     _one("gauge", "router_lag_max_seconds", "How late it was at most.",
          "stats.more.router_lag_max_s"),
-    *_rows(WorkerStats, _worker),
+    *_rows(WorkerStats, _of_each("slot", _workers)),
     Metric("host_state", "gauge", "1 for the state that the host has, 0 for the others.",
            _host_states, ("host", "state")),
-    *_rows(HostStats, _host),
-    *_rows(PermitStats, _permit),
+    *_rows(HostStats, _of_each("host", _hosts)),
+    *_rows(PermitStats, _of_each("permit", _permits)),
     *_rows(DoorCounts, _at("door")),
     Metric("http_answers", "counter", "Answers of the door by their status.", _answers,
            ("status",)),
