@@ -196,7 +196,7 @@ class HttpApp:
         named = await self._check_call(exchange)
         media = accepted(exchange.headers, (JSON, CBOR))
         with ExitStack() as held:
-            body = await self._body(exchange, held)
+            body = await exchange.read_body(self._bodies, held)
             kind, asked = await self._asked(exchange, body, named)
             del body
             if named is None:
@@ -251,7 +251,7 @@ class HttpApp:
         named = await self._check_call(exchange)
         accepted(exchange.headers, (LINES, "application/jsonl", JSON))
         with ExitStack() as held:
-            body = await self._body(exchange, held)
+            body = await exchange.read_body(self._bodies, held)
             fields = await self._fields(exchange, body, BATCH)
             del body
             inputs, in_flight = fields.pop("inputs"), fields.pop("in_flight", 64)
@@ -351,12 +351,6 @@ class HttpApp:
         if not await self._is_ready():
             health = self._client.health()
             raise Problem("not-ready", health.reason or health.health.value, LATER)
-
-    async def _body(self, exchange: Exchange, held: ExitStack) -> bytes:
-        """The body, whose bytes count as long as they are held."""
-        body = await exchange.read_body(self._limits, self._bodies)
-        held.callback(self._bodies.give, len(body))
-        return body
 
     async def _fields(
         self, exchange: Exchange, body: bytes, known: Mapping[str, BodyField]

@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from email.utils import formatdate
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
@@ -193,10 +193,11 @@ class Exchange:
         """The length of its body, if it says that: h11 sees to its form."""
         self._body_read = not (self._told_bytes or b"transfer-encoding" in self.headers)
 
-    async def read_body(self, limits: HttpLimits, bound: Bound, *, patient: bool = False) -> bytes:
-        """The whole body.  Problem if it is too large, which is said before all of it
-        has come, or too slow.  What it takes of ``bound``, the caller gives back.  Who is patient
-        waits for it, if it says how much that is."""
+    async def read_body(self, bound: Bound, held: ExitStack, *, patient: bool = False) -> bytes:
+        """The whole body, which counts in ``bound`` while ``held`` is open.  Problem if it is too
+        large, which is said before all of it has come, or too slow.  Who is patient waits for room,
+        if it says how much that is."""
+        limits = self._connection.owner.limits
         told = self._told_bytes
         if told > limits.body_bytes:
             raise _too_large(limits)
@@ -229,6 +230,7 @@ class Exchange:
         except BaseException:
             bound.give(taken)
             raise
+        held.callback(bound.give, taken)
         return bytes(body)
 
     async def unless_hung_up(self, act: Callable[[], Awaitable[T]]) -> T:

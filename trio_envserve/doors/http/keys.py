@@ -26,11 +26,12 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 import trio
 
 from ...client import Client, KeyEnded, Outcome, shell
+from ...client.options import DEFAULT_NAMESPACE
 from ...core.errors import UnknownKey
 from ...net import unwrap_single
 from .guard import Headers
 from .limits import HttpLimits
-from .operations import DEFAULT_NAMESPACE, SECONDS, checked_text
+from .operations import SECONDS, checked_text
 from .problems import LATER, Problem
 
 _LOST: Final = "the server was lost meanwhile, and the key may have been forgotten, or not"

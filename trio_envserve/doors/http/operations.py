@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
+from ...client.options import DEFAULT_NAMESPACE
 from ...core.pages import RunningRollout
 from ...core.terms import Verdict
 from ...near import did_you_mean
@@ -238,8 +239,6 @@ def _name_of(value: object) -> str:
 
 
 # -- parameters -----------------------------------------------------------------
-
-DEFAULT_NAMESPACE: Final = "default"
 
 _TEXT: Final = {"type": "string"}
 _WHOLE_NUMBER: Final = {"type": "integer"}

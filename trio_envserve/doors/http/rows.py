@@ -239,8 +239,7 @@ class Rows:
             raise Problem("unsupported-media-type", "a row is sent as application/json")
         accepted(exchange.headers, (JSON,))
         with ExitStack() as held, ExitStack() as place:
-            body = await exchange.read_body(self._limits, self._bodies, patient=True)
-            held.callback(self._bodies.give, len(body))
+            body = await exchange.read_body(self._bodies, held, patient=True)
             row = row_of(await self._codec.read_row(body))
             digest = body_digest(body, JSON)
             del body
