@@ -184,9 +184,8 @@ class Client:
         return await self._run(asked)
 
     def _run(
-        self, asked: Asked, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
-    ) -> Coroutine[Any, Any, Outcome]:  # fmt: skip
+        self, asked: Asked, on_delta: OnDelta | None = None, on_note: OnNote | None = None
+    ) -> Coroutine[Any, Any, Outcome]:
         """The awaitable of :meth:`outcome`.  No coroutine: each that a caller waits in
         is run through whenever it goes to sleep and wakes up."""
         try:
@@ -194,12 +193,12 @@ class Client:
         except values.EncodingError as error:
             return _not_encoded(error)
         if encoded is None:
-            return self._run_large(asked, submitted, on_delta, on_note)
-        return self._run_encoded(encoded, submitted, on_delta, on_note)
+            return self._run_large(asked, on_delta, on_note)
+        return self._run_encoded(encoded, on_delta, on_note)
 
     async def _run_large(
-        self, asked: Asked, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None, on_note: OnNote | None = None, hold: Hold | None = None,
+        self, asked: Asked, on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+        hold: Hold | None = None,
     ) -> Outcome:  # fmt: skip
         """Encode a large input in a thread, and run it."""
         try:
@@ -207,7 +206,7 @@ class Client:
         except values.EncodingError as error:
             return await _not_encoded(error)
         await trio.lowlevel.checkpoint_if_cancelled()  # a shared call would go on
-        return await self._run_encoded(encoded, submitted, on_delta, on_note, hold)
+        return await self._run_encoded(encoded, on_delta, on_note, hold)
 
     async def _encode(self, asked: Asked) -> Encoded:
         """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
@@ -225,12 +224,12 @@ class Client:
         return Encoded(body, await self._threads.run(lambda pause: asked.terms_of(body)))
 
     async def _run_encoded(
-        self, encoded: Encoded, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None, on_note: OnNote | None = None, hold: Hold | None = None,
+        self, encoded: Encoded, on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+        hold: Hold | None = None,
     ) -> Outcome:  # fmt: skip
         began_s = trio.current_time()
         body, terms = encoded
-        ended = await self._call(body, began_s, terms, submitted, on_delta, on_note, hold)
+        ended = await self._call(body, began_s, terms, on_delta, on_note, hold)
         now_s = trio.current_time()
         try:
             return self._outcome_at_once(ended, began_s, now_s)
@@ -238,8 +237,7 @@ class Client:
             return await self._outcome_large(ended, began_s, now_s)
 
     async def _call(
-        self, body: SentBody, now_s: float, terms: Terms,
-        submitted: Callable[[], object] | None = None, on_delta: OnDelta | None = None,
+        self, body: SentBody, now_s: float, terms: Terms, on_delta: OnDelta | None = None,
         on_note: OnNote | None = None, hold: Hold | None = None,
     ) -> Ended:  # fmt: skip
         """Submit, and wait in the caller's own task.  With ``hold`` the call is shared."""
@@ -261,8 +259,6 @@ class Client:
             number = self._driver.submit(body, now_s, terms, ended, on_delta, on_note)
         else:
             shared = self._driver.share(body, now_s, terms, ended, hold)
-        if submitted is not None:
-            submitted()
         try:
             if box:  # it has ended at once
                 await trio.lowlevel.checkpoint()
@@ -381,7 +377,7 @@ class Client:
             namespace: Owner of the key.
             timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
         """
-        return await attach(self, key, namespace=namespace, timeout_s=timeout_s)
+        return await self._of_key(KeyAct.ATTACH, key, namespace, timeout_s)
 
     async def cancel_key(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
@@ -414,15 +410,15 @@ class Client:
         self, act: KeyAct, key: str, namespace: str, timeout_s: float | None
     ) -> KeyEnded:
         tag = os.urandom(ID_BYTES)
-        return _ended(await self._of_key(act, key, namespace, timeout_s, tag=tag))
+        return _ended(await self._of_key(act, key, namespace, timeout_s, tag))
 
     async def _of_key(
         self, act: KeyAct, key: str, namespace: str, timeout_s: float | None,
-        submitted: Callable[[], object] | None = None, tag: bytes | None = None,
+        tag: bytes | None = None,
     ) -> Outcome:  # fmt: skip
         asks = CallKey(act, key_name(key, namespace), tag=tag)
         terms = Terms(limit_s=seconds(timeout_s), key=asks)
-        return await self._run_encoded(Encoded(b"", terms), submitted)
+        return await self._run_encoded(Encoded(b"", terms))
 
     async def list_keys(
         self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
@@ -548,14 +544,11 @@ async def encode(client: Client, asked: Asked) -> Encoded:
     return await client._encode(asked)
 
 
-async def run_encoded(
-    client: Client, encoded: Encoded, hold: Hold | None = None,
-    submitted: Callable[[], object] | None = None,
-) -> Outcome:  # fmt: skip
+async def run_encoded(client: Client, encoded: Encoded, hold: Hold | None = None) -> Outcome:
     """Like :meth:`Client.outcome`, for doors.  With ``hold`` the call, which has a key, is shared
-    (:mod:`.driver`).  ``submitted`` is called when the call has its place among all that this
-    client asks: what is asked after that comes to the server after it."""
-    return await client._run_encoded(encoded, submitted, hold=hold)
+    (:mod:`.driver`).  It is made before this waits for anything: so what is asked afterwards comes
+    to the server after it."""
+    return await client._run_encoded(encoded, hold=hold)
 
 
 def is_shared(client: Client, encoded: Encoded) -> bool:
@@ -571,14 +564,6 @@ def is_asked(client: Client, key: str, namespace: str) -> bool:
 async def follow(client: Client, asked: Asked, on_delta: OnDelta) -> Outcome:
     """Like :meth:`Client.outcome`, for doors: ``on_delta`` is told the deltas that come before."""
     return await client._run(asked, on_delta=on_delta)
-
-
-async def attach(
-    client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE,
-    timeout_s: float | None = None, submitted: Callable[[], object] | None = None,
-) -> Outcome:  # fmt: skip
-    """Like :meth:`Client.attach`, for doors; ``submitted`` as of :func:`run_encoded`."""
-    return await client._of_key(KeyAct.ATTACH, key, namespace, timeout_s, submitted)
 
 
 async def release(

@@ -109,10 +109,8 @@ def asynchronous(headers: Headers, most_s: float) -> float | None:
 # -- calls ----------------------------------------------------------------------------------
 
 
-Submitted: TypeAlias = Callable[[], object]
-"""Called when a call has its place among all that the door asks of the server."""
-
-Call: TypeAlias = Callable[[Submitted], Awaitable[Outcome]]
+Call: TypeAlias = Callable[[], Awaitable[Outcome]]
+"""A call of the client, which is made before this waits for anything."""
 
 
 @final
@@ -126,8 +124,8 @@ class KeyedCalls:
     async def look(self, named: Named, wait_s: float) -> Outcome | None:
         """The outcome of what was asked under a key, by whomever; None if there is none
         after ``wait_s``.  Problem as :meth:`wait`."""
-        attach = partial(shell.attach, self._client, named.key, namespace=named.namespace)
-        return await self.wait(lambda submitted: attach(submitted=submitted), named, wait_s)
+        attach = partial(self._client.attach, named.key, namespace=named.namespace)
+        return await self.wait(attach, named, wait_s)
 
     async def forget(self, named: Named) -> KeyEnded:
         """Cancel what runs under a key, and drop its outcome.  Problem if the server does
@@ -144,10 +142,10 @@ class KeyedCalls:
         server has taken it, or has no room for it yet: else it would have refused it by now.
         Problem if the server does not answer."""
         found: list[Outcome] = []
-        submitted, ended = trio.Event(), trio.Event()
+        ended = trio.Event()
 
         async def run() -> None:
-            found.append(await call(submitted.set))
+            found.append(await call())
             ended.set()
 
         with unwrap_single():
@@ -156,8 +154,8 @@ class KeyedCalls:
                 with trio.move_on_after(wait_s):
                     await ended.wait()
                 if not found:
+                    await trio.lowlevel.checkpoint()  # the call is made by then
                     with trio.move_on_after(self._limits.answer_s) as late:
-                        await submitted.wait()
                         # The server takes what one client asks in order.  When it has said that
                         # it knows nothing of a key that nobody has, it has seen what was asked
                         # before.
