@@ -123,6 +123,21 @@ class Place:
     orphans: OrderedDict[bytes, VerifiersRun] = dataclasses.field(default_factory=OrderedDict)
     """Runs for which nobody waits, whether their outcomes are there or not."""
 
+    def put(self, run: VerifiersRun, now_s: float) -> None:
+        """Put a run where it belongs, now that this may be elsewhere."""
+        waits, is_sent = run.payload is not None, run.messages and all(run.waiters.values())
+        for runs, is_here in (
+            (self.wanted, waits and run.waiters),
+            (self.unwanted, waits and not run.waiters),
+            (self.sent, run.waiters and is_sent),
+            (self.orphans, not run.waiters),
+        ):
+            if not is_here:
+                runs.pop(run.name, None)
+            elif run.name not in runs:
+                runs[run.name] = run
+                run.since_s = now_s
+
     def drop(self, run: VerifiersRun) -> None:
         """A run waits for nothing any more."""
         for runs in (self.wanted, self.unwanted, self.sent, self.orphans):
@@ -294,25 +309,11 @@ class Runs:
         for run in left:
             del run.waiters[route]
             run.streaming.followers.discard(route)
-            if not run.waiters:
-                self._orphan(run, now_s)
-                orphans.setdefault(run.place, []).append(run)
-        for run in left:  # now that it waits for none: any of them may make room, and end
-            if run.waiters and run.name in self._runs:
-                effects += self._settle(run, now_s)
-        for place, runs in orphans.items():
-            effects += self._offer(place, runs)
-            effects += self._make_room(place)  # of them, if there is need: no other may end soon
+            run.place.put(run, now_s)
+            orphans.setdefault(run.place, []).extend([] if run.waiters else [run])
+        for place, runs in orphans.items():  # now that it waits for none: any of them may end
+            effects += self._offer(place, runs) + self._make_room(place)
         return effects
-
-    def _orphan(self, run: VerifiersRun, now_s: float) -> None:
-        """Nobody waits for it any more."""
-        place, name = run.place, run.name
-        if place.wanted.pop(name, None):
-            place.unwanted[name] = run
-        place.sent.pop(name, None)
-        run.since_s = now_s
-        place.orphans[name] = run
 
     def _offer(self, place: Place, orphans: list[VerifiersRun]) -> list[Effect]:
         """Offer the outcomes of orphans to who came after those that were lost: thousands
@@ -364,7 +365,7 @@ class Runs:
         if known is not None and known.digest != digest:
             return _refuse(peer, ask, CONFLICT)
         if run is not None:
-            return self._join(peer, run)
+            return self._join(peer, run, now_s)
         if over is not None:
             return _refuse(peer, ask, over.why)
         place = peer.place
@@ -377,18 +378,15 @@ class Runs:
             return _refuse(peer, ask, FULL)
         return self._enter(peer, ask, digest, now_s)
 
-    def _join(self, peer: Peer, run: VerifiersRun) -> list[Effect]:
+    def _join(self, peer: Peer, run: VerifiersRun, now_s: float) -> list[Effect]:
         """One more connection asks for a run, or the same one again."""
         if peer.closed_s is not None:
             return []
-        is_queued, place = run.waiters.get(peer.route) is False, run.place
-        place.orphans.pop(run.name, None)
-        place.sent.pop(run.name, None)
+        is_queued = run.waiters.get(peer.route) is False
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
-        if place.unwanted.pop(run.name, None):
-            place.wanted[run.name] = run
+        run.place.put(run, now_s)
         return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
 
     def _enter(self, peer: Peer, ask: RunAsk, digest: bytes, now_s: float) -> list[Effect]:
@@ -397,13 +395,11 @@ class Runs:
         self._runs[run.name] = run
         self._count.take(1, run.place.name)
         self._asked.take(size, run.place.name)
-        run.place.wanted[run.name] = run
         if peer.closed_s is None:
             run.waiters[peer.route] = False
             run.streaming.followers.add(peer.route)
             peer.runs[run.name] = run
-        else:
-            self._orphan(run, now_s)
+        run.place.put(run, now_s)
         return self._start(run.place)
 
     def _start(self, place: Place) -> list[Effect]:
@@ -480,15 +476,7 @@ class Runs:
         if run is None or route not in run.waiters or not run.messages:
             return []  # it was only an offer, or the connection is lost
         run.waiters[route] = True
-        return self._settle(run, now_s)
-
-    def _settle(self, run: VerifiersRun, now_s: float) -> list[Effect]:
-        """If all that wait were sent the outcome, it makes room when there is need."""
-        if not (run.messages and all(run.waiters.values())):
-            return []
-        if run.name not in run.place.sent:
-            run.since_s = now_s
-            run.place.sent[run.name] = run
+        run.place.put(run, now_s)
         return self._make_room(run.place)
 
     def _make_room(self, place: Place) -> list[Effect]:
