@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 from ...core.errors import ConfigError
-from ...net import is_loopback
+from ...net import Address, is_loopback
+from ...net.address import ANY
 from ...regular_files import read_regular
 from .problems import Problem
 
@@ -77,11 +78,11 @@ def parse_hosts(names: Iterable[str]) -> frozenset[str]:
 class Guard:
     """Looks at the headers of each request."""
 
-    def __init__(self, host: str, hosts: frozenset[str], tokens: Sequence[bytes]) -> None:
-        self._anywhere = host == "*" or _is(host, "is_unspecified")
+    def __init__(self, place: Address, hosts: frozenset[str], tokens: Sequence[bytes]) -> None:
+        self._anywhere = place.host == ANY or _is(place.host, "is_unspecified")
         """It is bound to every interface, so any address may be its own."""
-        own = {_plain(host)}
-        if self._anywhere or is_loopback(f"tcp://{_bracketed(host)}:1"):
+        own = {_plain(place.host)}
+        if self._anywhere or is_loopback(str(place)):
             own |= {"localhost", "127.0.0.1", "::1"}
         self._hosts = own | hosts
         self._tokens = tokens
@@ -124,10 +125,6 @@ class Guard:
 
 def _plain(host: str) -> str:
     return host.strip("[]").rstrip(".").lower()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _is(host: str, what: str = "version") -> bool:

@@ -70,7 +70,7 @@ async def open_http_door(
     tokens = [] if token_file is None else read_tokens(token_file)
     if token_file is None and not options.insecure:
         check_reach(address, "give a file of tokens (--token-file FILE), bind to 127.0.0.1")
-    guard = Guard(place.host, parse_hosts(options.hosts), tokens)
+    guard = Guard(place, parse_hosts(options.hosts), tokens)
     client = open_door_client(server, options, "http-door")
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
@@ -91,4 +91,4 @@ def _url(place: Address, listener: trio.SocketListener) -> str:
     host, port, *_ = listener.socket.getsockname()
     if place.host not in (ANY, host):
         host = place.host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http{str(Address('tcp', host, port)).removeprefix('tcp')}"
