@@ -513,12 +513,9 @@ class Runs:
         for peer in list(self._peers.values()):
             if peer.closed_s is not None and peer.closed_s + GONE_S < now_s:
                 del self._peers[peer.route]
-        left = [place for place in self._places.values() if not place.peers]
-        used = {peer.place for peer in self._peers.values() if left}
-        used |= {run.place for run in self._runs.values() if left}
-        for place in left:
-            if place not in used:
-                del self._places[place.name]
+        if not all(place.peers for place in self._places.values()):
+            used: list[Peer | VerifiersRun] = [*self._peers.values(), *self._runs.values()]
+            self._places = {each.place.name: each.place for each in used}
 
     def close(self) -> list[Effect]:
         """The door closes: nobody waits in vain."""
