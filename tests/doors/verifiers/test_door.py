@@ -214,6 +214,29 @@ async def test_outcome_is_offered_where_anybody_may_connect_only_if_that_is_want
         assert len(held.inputs) == 1
 
 
+async def test_run_that_is_asked_of_two_doors_of_one_server_runs_once():
+    """A door that was killed is another one when it is started again: so runs have keys."""
+    held, network = Held(), MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(held, bind="memory:server", workers=0, network=network) as server,
+            open_verifiers_door(server, bind=ANY_PORT, network=network) as first,
+            open_verifiers_door(server, bind=ANY_PORT, network=network) as second,
+            asking(first) as peer,
+            asking(second) as other,
+        ):
+            await first.wait_ready()
+            await second.wait_ready()
+            peer.run(b"a")
+            await held.started.wait()
+            other.run(b"a")
+            while server.stats().cache.entered < 2:
+                await trio.sleep(0.01)
+            held.go.set()
+            assert await peer.outcome(b"a") == await other.outcome(b"a") == WHOLE
+    assert len(held.inputs) == 1
+
+
 # -- opening and closing -----------------------------------------------------------------
 
 
