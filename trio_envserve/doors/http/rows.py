@@ -39,14 +39,13 @@ number would be learnt from.
 from __future__ import annotations
 
 import enum
-import heapq
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, NamedTuple, final
 
 import trio
@@ -189,25 +188,9 @@ def _said(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
 # -- the rows of a door -----------------------------------------------------------------
 
 
-@final
-class Numbers:
-    """Numbers from 0 on; the lowest that is free is given out first."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._next = 0
-
-    def take(self) -> int:
-        """A number that nobody has."""
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
-
-    def give_back(self, number: int) -> bool:
-        """Nobody has it any more.  Whether nobody has any."""
-        heapq.heappush(self._free, number)
-        return len(self._free) == self._next
+def lowest_free(taken: Collection[int]) -> int:
+    """The lowest number, from 0 on, that is not taken."""
+    return next(number for number in count() if number not in taken)
 
 
 @final
@@ -223,8 +206,8 @@ class Rows:
         self._bodies, self._limits, self._options = bodies, limits, options
         self._asking: Counter[Named] = Counter()
         """How many wait for a key."""
-        self._numbers: dict[bytes, Numbers] = {}
-        """Of rows that nothing tells apart, by their digest."""
+        self._numbers: dict[bytes, set[int]] = {}
+        """Numbers that are taken by rows that nothing tells apart, by their digest."""
         self._due: dict[Named, float] = {}
         """When a key is to be forgotten, the first one first."""
         self._changed = trio.lowlevel.ParkingLot()
@@ -270,7 +253,9 @@ class Rows:
         """The key of a row, as long as ``place`` is open."""
         key = f"{row.label}/{digest.hex()}"
         if row.told_by is RowNaming.NOTHING:
-            number = self._numbers.setdefault(digest, Numbers()).take()
+            taken = self._numbers.setdefault(digest, set())
+            number = lowest_free(taken)
+            taken.add(number)
             place.callback(self._give_back, digest, number)
             key = f"{key}/{number}"
         named = Named(key, NAMESPACE)
@@ -279,7 +264,8 @@ class Rows:
         return named
 
     def _give_back(self, digest: bytes, number: int) -> None:
-        if self._numbers[digest].give_back(number):
+        self._numbers[digest].remove(number)
+        if not self._numbers[digest]:
             del self._numbers[digest]
 
     def _leave(self, named: Named) -> None:
