@@ -35,7 +35,7 @@ from ..net.keypairs import ClientCurve
 from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
-from ..server.options import completed, limits_by_name
+from ..server.options import completed
 from .at_server import LOOK_S, tell_health
 from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest, check_named, nothing
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
@@ -193,35 +193,26 @@ class AskedDoor(NamedTuple):
 
 
 def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]:
-    """The doors that are asked for.  Raises ConfigError for options that contradict each other,
-    and for limits that there are not."""
+    """The doors that are asked for.  Raises ConfigError for options that contradict each other."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
     doors = []
     try:  # each needs an extra
         if "bind" in asked.http:
-            from ..doors.http import HttpLimits, open_http_door
+            from ..doors.http import open_http_door
         if "bind" in asked.verifiers:
-            from ..doors.verifiers import VerifiersLimits, open_verifiers_door
+            from ..doors.verifiers import open_verifiers_door
     except ImportError as error:
         raise ConfigError(str(error)) from None
     if "bind" in asked.http:
-        given = _with_limits(asked.http, HttpLimits)
         insecure = asked.lets_all(options)
-        http = partial(open_http_door, **given, insecure=insecure, transport=transport)
+        http = partial(open_http_door, **asked.http, insecure=insecure, transport=transport)
         doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
     if "bind" in asked.verifiers:
-        given = _with_limits(asked.verifiers, VerifiersLimits)
         verifiers = partial(
-            open_verifiers_door, **given, insecure=asked.insecure, transport=transport
+            open_verifiers_door, **asked.verifiers, insecure=asked.insecure, transport=transport
         )
         doors.append(AskedDoor("verifiers", asked.verifiers["bind"], verifiers))
     return doors
-
-
-def _with_limits(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Options of a door with its limits as a record.  Raises ConfigError for wrong names."""
-    [limits] = limits_by_name(given.get("limits", {}), kind)
-    return {**given, "limits": limits}
 
 
 async def check_doors(doors: Sequence[AskedDoor]) -> None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from ..core.limits import WireLimits
 from ..net import DEFAULT_TRANSPORT, Network, Transport
 from ..net.keypairs import ClientCurve
 from ..options import option
-from ..server.options import pairs, table_of_limits
+from ..server.options import limits_by_name, pairs, table_of_limits
+from .limits import HttpLimits, VerifiersLimits
 
-if TYPE_CHECKING:
-    from .http.limits import HttpLimits
-    from .verifiers.limits import VerifiersLimits
+
+def _limits(kind: Any) -> Callable[[Any], Any]:
+    """Makes limits of a table.  Raises ConfigError for what it cannot have."""
+    return lambda said: limits_by_name(table_of_limits(said), kind)[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ class HttpDoorOptions(DoorOptions):
     )  # fmt: skip
     limits: HttpLimits | None = option(
         None, "Any limit of the HTTP door, e.g. body_bytes=67108864.", flag="--http-limit",
-        metavar="NAME=VALUE", parse=pairs, make=table_of_limits, group="HTTP",
+        metavar="NAME=VALUE", parse=pairs, make=_limits(HttpLimits), group="HTTP",
     )  # fmt: skip
 
 
@@ -103,6 +105,6 @@ class VerifiersDoorOptions(DoorOptions):
     )  # fmt: skip
     limits: VerifiersLimits | None = option(
         None, "Any limit of the door for verifiers, e.g. frame_bytes=268435456.",
-        flag="--verifiers-limit", metavar="NAME=VALUE", parse=pairs, make=table_of_limits,
-        group="Clients of verifiers",
+        flag="--verifiers-limit", metavar="NAME=VALUE", parse=pairs,
+        make=_limits(VerifiersLimits), group="Clients of verifiers",
     )  # fmt: skip

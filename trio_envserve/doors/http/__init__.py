@@ -7,7 +7,7 @@ except ImportError as _missing:
         "the HTTP door needs an extra: pip install 'trio-envserve[http]'"
     ) from _missing
 
-from .limits import HttpLimits
+from ..limits import HttpLimits
 from .opening import HttpDoor, open_http_door
 
 __all__ = ["HttpDoor", "HttpLimits", "open_http_door"]

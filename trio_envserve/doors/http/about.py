@@ -15,9 +15,9 @@ from ...client import Client
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
+from ..limits import HttpLimits
 from .bodies import JSON, to_json
 from .connections import Exchange
-from .limits import HttpLimits
 from .metrics import DoorCounts, ScrapedValues
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US

@@ -31,6 +31,7 @@ from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
 from ...core.limits import WireLimits
 from ..bounds import Bound
+from ..limits import HttpLimits
 from ..options import HttpDoorOptions
 from .about import About
 from .answers import encoded, later, line, record, refuse
@@ -44,7 +45,6 @@ from .keys import (
     key_of_header,
     key_of_path,
 )
-from .limits import HttpLimits
 from .live import Live
 from .metrics import DoorCounts
 from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, BodyField, check_fields, document

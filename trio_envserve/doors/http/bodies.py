@@ -39,8 +39,8 @@ from ...json_values import (
     weight,
 )
 from ...turns import Threads
+from ..limits import HttpLimits
 from .guard import Headers
-from .limits import HttpLimits
 from .problems import Problem
 from .turns import BYTE_US, ITEM_US, Turns
 

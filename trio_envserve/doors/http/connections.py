@@ -39,8 +39,8 @@ import trio
 from ... import tracing
 from ...net import unwrap_single
 from ..bounds import Bound
+from ..limits import HttpLimits
 from .guard import Headers
-from .limits import HttpLimits
 from .problems import LATER, Header, Problem
 from .turns import ANSWER_US, READ_US, Turns
 

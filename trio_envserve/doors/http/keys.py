@@ -29,8 +29,8 @@ from ...client import Client, KeyEnded, Outcome, shell
 from ...client.options import DEFAULT_NAMESPACE
 from ...core.errors import UnknownKey
 from ...net import unwrap_single
+from ..limits import HttpLimits
 from .guard import Headers
-from .limits import HttpLimits
 from .operations import SECONDS, checked_text
 from .problems import LATER, Problem
 

@@ -28,8 +28,8 @@ from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
 from ...pages import assemble
+from ..limits import HttpLimits
 from .connections import Exchange
-from .limits import HttpLimits
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPED_WORKER_US, VIEW_US, Turns
 

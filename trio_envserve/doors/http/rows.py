@@ -58,12 +58,12 @@ from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
 from ...envs.rewards import counted_reward
 from ..bounds import Bound
+from ..limits import HttpLimits
 from ..options import HttpDoorOptions
 from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
 from .keys import HEADER, KeyedCalls, Named, body_digest
-from .limits import HttpLimits
 from .problems import Problem
 
 _log = logging.getLogger("trio_envserve.http")

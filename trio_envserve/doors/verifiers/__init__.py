@@ -8,7 +8,7 @@ except ImportError as _missing:
         "the door for verifiers needs an extra: pip install 'trio-envserve[verifiers]'"
     ) from _missing
 
-from .limits import VerifiersLimits
+from ..limits import VerifiersLimits
 from .opening import VerifiersDoor, open_verifiers_door
 
 __all__ = ["VerifiersDoor", "VerifiersLimits", "open_verifiers_door"]

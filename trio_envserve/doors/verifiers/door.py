@@ -32,8 +32,8 @@ from ...core.errors import CallError, DidNotRun
 from ...core.health import Health
 from ...core.limits import MIB
 from ...net import Frame, RouterSocket
+from ..limits import VerifiersLimits
 from . import wire
-from .limits import VerifiersLimits
 from .runs import Deliver, Effect, RunOutcome, Runs, Send, StartRun, StopRun, StreamDelta
 from .sending import Sending
 

@@ -19,10 +19,10 @@ from ...net import (
 )
 from ...options import taken_beside
 from ...server import Server
+from ..limits import VerifiersLimits
 from ..opening import OpenDoor, open_door_client
 from ..options import VerifiersDoorOptions
 from .door import Door
-from .limits import VerifiersLimits
 
 
 @final

@@ -40,8 +40,8 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from ...net import Frame
 from ..bounds import Bound
+from ..limits import VerifiersLimits
 from . import wire
-from .limits import VerifiersLimits
 from .wire import Ask, CancelAsk, HealthAsk, Message, NotUnderstood, RunAsk
 
 RECORD_BYTES: Final = 4096
