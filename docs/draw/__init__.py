@@ -19,6 +19,7 @@ from tests.attack.attacks import ATTACKS, HELD
 from tests.attack.judge import FINDINGS
 from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from tests.cost.report import targets
+from trio_envserve.doors.limits import HttpLimits, VerifiersLimits
 from trio_envserve.lab.conformance.cases import CASES
 from trio_envserve.lab.conformance.workers import WORKER_CASES
 from trio_envserve.lab.exploration.configurations import HOST_TABLE, KEY_TABLE, TABLE
@@ -44,9 +45,9 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "limits": tables.all_limits,
     "limit rules": tables.limit_rules_table,
     "command": tables.command_options,
-    "http limits": tables.http_limits,
+    "http limits": partial(tables.limits_table, HttpLimits),
     "http problems": tables.http_problems,
-    "verifiers limits": tables.verifiers_limits,
+    "verifiers limits": partial(tables.limits_table, VerifiersLimits),
     "metrics": tables.metrics_table,
     "checks": tables.checks_table,
     "vectors": tables.vectors_table,

@@ -363,20 +363,6 @@ def command_options() -> str:
     return "\n\n".join(parts)
 
 
-def http_limits() -> str:
-    """The limits of the HTTP door, which needs an extra."""
-    from trio_envserve.doors.http import HttpLimits
-
-    return limits_table(HttpLimits)
-
-
-def verifiers_limits() -> str:
-    """The limits of the door for verifiers."""
-    from trio_envserve.doors.verifiers import VerifiersLimits
-
-    return limits_table(VerifiersLimits)
-
-
 def http_problems() -> str:
     """All codes of problems, with their status and what to do."""
     from trio_envserve.doors.http.problems import KINDS
