@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "foreign": set(),
     "large_pickles": set(),
     "near": set(),
+    "extras": set(),
     "otlp": set(),
     "commands": set(),
     "pages": set(),
@@ -44,9 +45,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"core.errors", "near"},
     "json_values": {"foreign"},
     "regular_files": WORDS,
-    "net": {"core.strict_cbor", "regular_files", *WORDS},
+    "net": {"extras", "core.strict_cbor", "regular_files", *WORDS},
     "models": WORDS | {
-        "redaction", "core.durations", "foreign", "near", "options", "regular_files",
+        "extras", "redaction", "core.durations", "foreign", "near", "options", "regular_files",
         "tracing", "turns",
     },
     # Where rollouts run what they do not trust.
@@ -54,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
         "foreign", "near", "options", "commands", "sandboxes", "tracing",
+        "extras",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
@@ -64,13 +66,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core", "net", "models", "envs", "worker", "host", "logs", "regular_files", "tracing",
         "options",
     },
-    "launchers": {"core", "host", "server"},
+    "launchers": {"extras", "core", "host", "server"},
     "client": {"core", "core.values", "net", "envs", "near", "tracing", "turns"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
-        "near", "options", "pages", "regular_files", "turns",
+        "near", "options", "pages", "regular_files", "turns", "extras",
     },
-    "evals": {"core", "client", "envs", "foreign", "json_values", "near", "pages"},
+    "evals": {"extras", "core", "client", "envs", "foreign", "json_values", "near", "pages"},
     "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client", "retrylab"},
     "lab": {
@@ -80,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "evals", "testing", "lab", "retrylab", "launchers", "logs", "foreign",
-        "json_values", "redaction", "tracing", "near", "otlp", "options", "pages",
+        "json_values", "redaction", "tracing", "near", "otlp", "options", "pages", "extras",
     },
 }  # fmt: skip
 

@@ -320,7 +320,7 @@ def test_a_missing_extra_says_what_to_install(missing: str):
         "sys.exit(main(['status', 'tcp://127.0.0.1:1', '--json']))"
     )
     assert run.returncode == 2
-    assert 'pip install "trio-envserve[cli]"' in run.stderr
+    assert "pip install 'trio-envserve[cli]'" in run.stderr
     assert "Traceback" not in run.stderr
     told = json.loads(run.stdout)
     assert told["exit"] == 2

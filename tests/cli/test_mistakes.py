@@ -163,7 +163,7 @@ USAGE: dict[str, dict[str, str]] = {
         "cut.jsonl": "cut.jsonl has no results",
         "bad.jsonl": "bad.jsonl, line 2: this is no result",
         "folder": "folder: Is a directory",
-        "bad.parquet": "bad.parquet" if find_spec("pyarrow") else "Parquet needs pyarrow",
+        "bad.parquet": "bad.parquet" if find_spec("pyarrow") else "Parquet needs the extra table",
         "r.jsonl --compare nosuch.jsonl": "nosuch.jsonl: No such file",
         "r.jsonl --compare failed.jsonl": "no input in common",
         "r.jsonl -o r.jsonl": "r.jsonl exists, and is no report",

@@ -136,14 +136,14 @@ def test_marks_that_would_do_nothing_are_refused():
 
 async def test_missing_library_is_named_when_the_class_is_loaded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trio_envserve.envs.apart.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'pip install "trio-envserve\[apart\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'trio-envserve\[apart\]'"):
         load(marked.Marked)
 
     async def body(rollout: Any) -> Any:
         return await rollout.apart(len, ())
 
     async with opened(load(body), threads=1) as runner:
-        with pytest.raises(EnvironmentFailure, match=r'pip install "trio-envserve\[apart\]"'):
+        with pytest.raises(EnvironmentFailure, match=r"pip install 'trio-envserve\[apart\]'"):
             await runner.run(request(), request_id="ab#0")
 
 

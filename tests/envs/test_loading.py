@@ -248,9 +248,9 @@ def test_factory_that_fails_is_the_cause_of_what_is_told(modules):
 @pytest.mark.parametrize(
     ("library", "spec", "told"),
     [
-        ("gymnasium", "gymnasium:FrozenLake-v1", r'pip install "trio-envserve\[gymnasium\]"'),
-        ("reasoning_gym", "reasoning-gym:sums", r'pip install "trio-envserve\[reasoning-gym\]"'),
-        ("textarena", "textarena:TicTacToe-v0", r'pip install "trio-envserve\[textarena\]"'),
+        ("gymnasium", "gymnasium:FrozenLake-v1", r"pip install 'trio-envserve\[gymnasium\]'"),
+        ("reasoning_gym", "reasoning-gym:sums", r"pip install 'trio-envserve\[reasoning-gym\]'"),
+        ("textarena", "textarena:TicTacToe-v0", r"pip install 'trio-envserve\[textarena\]'"),
         ("verifiers", "verifiers:sums", "--worker-python PATH"),
     ],
 )

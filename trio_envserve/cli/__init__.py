@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from ..extras import needs_extra
 from .interrupts import Interrupts
 
 __all__ = ["main"]
@@ -41,10 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        message = (
-            f"the command needs {error.name}, which is not installed: "
-            'pip install "trio-envserve[cli]"'
-        )
+        message = f"there is no {error.name}: {needs_extra('the command', 'cli')}"
         print(f"trio-envserve: {message}", file=sys.stderr)
         if "--json" in given:
             about = {"type": type(error).__name__, "message": message}

@@ -28,6 +28,7 @@ from ..core.health import Health, ServerStatus
 from ..doors.opening import listen, parse_bind
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..extras import needs_extra
 from ..host.collector import collect_seldom
 from ..logs import set_title
 from ..net import DEFAULT_TRANSPORT, check_reach, is_loopback
@@ -87,7 +88,7 @@ class ServeOptions(WithEndpoints):
         if self.otlp is None and not (asked_by_variables() and is_installed()):
             return None
         if not is_installed():
-            raise ConfigError("--otlp needs the extra otel: pip install 'trio-envserve[otel]'")
+            raise ConfigError(needs_extra("--otlp", "otel"))
         if self.otlp is not None and not self.otlp.startswith(("http://", "https://")):
             raise ConfigError(f"--otlp takes http://HOST:PORT, not {self.otlp!r}")
         return OtlpSetup(endpoint=self.otlp or "", ratio=self.otlp_ratio)

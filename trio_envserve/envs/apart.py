@@ -41,6 +41,7 @@ from zoneinfo import ZoneInfo
 
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
+from ..extras import needs_extra
 from ..large_pickles import dump
 from ..redaction import redacted
 
@@ -427,7 +428,4 @@ def marked_of(kind: type) -> Mapping[str, Any]:
 def need_library() -> None:
     """Raise ConfigError if what calls apart need is not installed."""
     if find_spec("trio_parallel") is None:
-        raise ConfigError(
-            "calls apart need trio-parallel, which is not installed: "
-            'pip install "trio-envserve[apart]"'
-        )
+        raise ConfigError(needs_extra("a call apart", "apart"))

@@ -39,6 +39,7 @@ import trio
 
 from ..core.errors import ConfigError, EnvironmentUnavailable
 from ..core.limits import MIB
+from ..extras import needs_extra
 from ..models.chat import ChatProblem
 from ..models.endpoints import key_of
 from ..models.http import read_body, said
@@ -101,9 +102,7 @@ def from_url(
     """
     url = f"http:{url}" if url.startswith("//") else url
     if find_spec("httpx2") is None:
-        raise ConfigError(
-            'services over HTTP need the extra models: pip install "trio-envserve[models]"'
-        )
+        raise ConfigError(needs_extra("a service over HTTP", "models"))
     try:
         parts = urlsplit(url)
         right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

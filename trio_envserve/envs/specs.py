@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import foreign
 from ..core.errors import ConfigError
+from ..extras import needs_extra
 from ..near import did_you_mean
 
 if TYPE_CHECKING:
@@ -166,8 +167,7 @@ def library(name: str, *parts: str, missing: str = "") -> Any:
         if (error.name or "").partition(".")[0] != name:
             raise
         extra = name.replace("_", "-")
-        told = missing or f'{extra} is not installed: pip install "trio-envserve[{extra}]"'
-        raise ConfigError(told) from error
+        raise ConfigError(missing or needs_extra(f"{extra}:", extra)) from error
 
 
 def made(said: str, make: Callable[..., Any], *args: Any, **given: Any) -> Any:

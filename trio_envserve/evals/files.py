@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
 from ..core.errors import ConfigError, EnvServeError
+from ..extras import needs_extra
 from ..json_values import base64_text, pieces
 from ..near import did_you_mean
 from .records import FAILURE, FIELDS, RolloutResult, digest, record_of, result_from
@@ -368,9 +369,7 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError(
-            'Parquet needs pyarrow, which is not installed: pip install "trio-envserve[table]"'
-        ) from None
+        raise ConfigError(needs_extra("Parquet", "table")) from None
     return pyarrow
 
 

@@ -19,6 +19,7 @@ from typing import Any, final
 import trio
 
 from ..core.errors import ConfigError
+from ..extras import needs_extra
 from .ray_actor import HostActor
 
 
@@ -28,7 +29,7 @@ def connect(address: str | None) -> str:
     try:
         import ray
     except ImportError:
-        raise ConfigError("up ray needs the extra ray: pip install 'trio-envserve[ray]'") from None
+        raise ConfigError(needs_extra("up ray", "ray")) from None
     try:
         if not ray.is_initialized():
             ray.init(address=address or "auto", log_to_driver=False)

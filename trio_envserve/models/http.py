@@ -40,6 +40,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB, PERMIT_NAME_BYTES
+from ..extras import needs_extra
 from ..regular_files import read_regular
 from ..tracing import here
 from ..turns import Threads
@@ -111,9 +112,7 @@ class HttpModel(RolloutModel):
         self, endpoint: Endpoint, label: str, *, jitter: random.Random | None = None
     ) -> None:
         if find_spec("httpx2") is None:
-            raise ConfigError(
-                "models over HTTP need the extra models: pip install 'trio-envserve[models]'"
-            )
+            raise ConfigError(needs_extra("a model over HTTP", "models"))
         is_name = label.isprintable() and 0 < len(label.encode()) <= PERMIT_NAME_BYTES
         if endpoint.concurrency_total is not None and not is_name:
             raise ConfigError(

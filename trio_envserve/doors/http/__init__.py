@@ -1,11 +1,11 @@
 """The HTTP door: rollouts by ``POST``.  Needs the extra ``http``."""
 
+from ...extras import needs_extra
+
 try:
     import h11 as _h11
 except ImportError as _missing:
-    raise ImportError(
-        "the HTTP door needs an extra: pip install 'trio-envserve[http]'"
-    ) from _missing
+    raise ImportError(needs_extra("the HTTP door", "http")) from _missing
 
 from ..limits import HttpLimits
 from .opening import HttpDoor, open_http_door

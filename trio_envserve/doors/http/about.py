@@ -15,6 +15,7 @@ from ...client import Client
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
+from ...extras import needs_extra
 from ..limits import HttpLimits
 from .bodies import JSON, to_json
 from .connections import Exchange
@@ -40,8 +41,7 @@ class About:
     async def metrics(self, exchange: Exchange) -> None:
         """All metrics, in the form that is asked for."""
         if self._write is None:
-            text = "the metrics need an extra: pip install 'trio-envserve[metrics]'"
-            raise Problem("extra-missing", text)
+            raise Problem("extra-missing", needs_extra("/metrics", "metrics"))
         stats = await exchange.unless_hung_up(self.stats)
         workers = 0 if stats is None else len(stats.per_worker)
         await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)

@@ -49,6 +49,7 @@ from typing import Any, Final, TypeAlias, final
 
 from ...core.errors import ConfigError
 from ...core.limits import MIB
+from ...extras import needs_extra
 from ..framing import COMMAND, MORE, Decoder, FrameLimits, FramingError, Piece, encode
 from ..interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame, size_bytes, write_frame
 from .engine import Encoders, HandshakeError, Mechanism, state_metadata
@@ -77,7 +78,7 @@ class WrongBox(ValueError):
 def check_installed() -> None:
     """Raise ConfigError, with what to do, if PyNaCl is not there."""
     if lib is None:
-        raise ConfigError("CURVE needs PyNaCl: pip install 'trio-envserve[curve]'")
+        raise ConfigError(needs_extra("CURVE", "curve"))
 
 
 def public_of(secret: bytes) -> bytes:
