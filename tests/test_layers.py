@@ -27,13 +27,13 @@ PACKAGE = "trio_envserve"
 # a body, for which `core.values` stands below: to the router bodies are opaque.
 WORDS = {"core.terms", "core.limits", "core.errors"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "core": set(),
+    "near": set(),
+    "core": {"near"},
     "redaction": set(),
     "tracing": {"redaction"},
     "logs": {"redaction", "tracing"},
     "foreign": set(),
     "large_pickles": set(),
-    "near": set(),
     "extras": set(),
     "otlp": set(),
     "commands": set(),
@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
         "redaction", "removal", "tracing", "otlp", "commands", "turns",
     },
-    "host": {"core", "net", "envs", "worker", "commands", "redaction"},
+    "host": {"near", "core", "net", "envs", "worker", "commands", "redaction"},
     "server": {
         "core", "net", "models", "envs", "worker", "host", "logs", "regular_files", "tracing",
         "options",

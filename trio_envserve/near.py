@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NAME_CHARS = 200
 """Most characters of a name that are compared: a model may have written it."""
@@ -26,3 +32,16 @@ def check_names(call: str, given: Iterable[str], known: Collection[str]) -> None
     for name in given:
         if name not in known:
             raise TypeError(f"{call} has no option {name!r}{did_you_mean(name, known, most=1)}")
+
+
+def with_near_names(function: Callable[P, T]) -> Callable[P, T]:
+    """A decorator for a function that refuses a wrong option with the nearest name."""
+    known = inspect.signature(function).parameters
+    call = f"{function.__qualname__.removesuffix('.__init__')}()"
+
+    @functools.wraps(function)
+    def called(*args: P.args, **given: P.kwargs) -> T:
+        check_names(call, given, known)
+        return function(*args, **given)
+
+    return called

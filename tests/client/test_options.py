@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.memory import ADDRESS
-from trio_envserve import ConfigError, open_client
+from trio_envserve import ConfigError, PlainClient, open_client, open_client_asyncio, open_host
 from trio_envserve.client.options import MOST_NAME_BYTES, Asked, Terms, checked, seconds
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
@@ -27,6 +27,13 @@ PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 def test_wrong_option_of_a_call_is_told_with_the_near_name():
     with pytest.raises(TypeError, match=r"has no option 'timeout'; did you mean 'timeout_s'\?$"):
         checked("input", timeout=5)
+
+
+@pytest.mark.parametrize("function", [open_client, open_client_asyncio, PlainClient, open_host])
+def test_wrong_option_of_a_client_or_host_is_told_with_the_near_name(function: Any):
+    told = rf"^{function.__name__}\(\) has no option 'limit'; did you mean 'limits'\?$"
+    with pytest.raises(TypeError, match=told):
+        function(ADDRESS, limit=None)
 
 
 WRONG: dict[str, list[Any]] = {

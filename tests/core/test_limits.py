@@ -41,6 +41,14 @@ def test_what_is_not_a_positive_number_is_refused_by_name(cls, field, value):
         cls(**{field.name: value})
 
 
+@pytest.mark.parametrize("cls", NAMED.values())
+def test_limit_that_there_is_not_is_told_with_the_near_name(cls):
+    """Python's own words have none."""
+    name = dataclasses.fields(cls)[0].name
+    with pytest.raises(TypeError, match=rf"no option 'x{name}'; did you mean '{name}'\?$"):
+        cls(**{f"x{name}": 1})
+
+
 def test_none_is_a_value_only_where_it_is_the_default():
     assert ServerLimits(recycle_executions=None).recycle_executions is None
     assert ServerLimits(recycle_executions=3).recycle_executions == 3

@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, Unp
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
 from ..core.values import EncodingError, NotHere
+from ..near import with_near_names
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
@@ -278,6 +279,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
         return self._arrived
 
 
+@with_near_names
 @asynccontextmanager
 async def open_client_asyncio(
     address: str, *, name: str = "", limits: ClientLimits | None = None,

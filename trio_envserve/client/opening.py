@@ -15,6 +15,7 @@ from ..core.client import ClientCore
 from ..core.errors import ConfigError
 from ..core.limits import ClientLimits, WireLimits, check_together
 from ..core.terms import ID_BYTES
+from ..near import with_near_names
 from ..net import (
     DEFAULT_TRANSPORT,
     DealerSocket,
@@ -31,6 +32,7 @@ from .driver import Driver
 from .shell import Arrays, Client
 
 
+@with_near_names
 @asynccontextmanager
 async def open_client(
     address: str, *, name: str = "", limits: ClientLimits | None = None,

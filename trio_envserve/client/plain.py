@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 from ..core.errors import NeverStarted, NotEncodable, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
 from ..core.values import EncodingError
+from ..near import with_near_names
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
@@ -62,6 +63,7 @@ class PlainClient:
     forked from this one must open a client of its own.
     """
 
+    @with_near_names
     def __init__(
         self, address: str, *, name: str = "", limits: ClientLimits | None = None,
         wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,

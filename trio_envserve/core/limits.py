@@ -19,8 +19,9 @@ import dataclasses
 import enum
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
+from ..near import check_names
 from .errors import ConfigError
 
 KIB = 1024
@@ -94,7 +95,15 @@ def limits_of_peer(record: Mapping[str, Any], peer: ToldTo) -> ServerLimits:
 
 
 class _Checked:
-    """Base of the limits' classes: refuses values that are no positive, finite numbers."""
+    """Base of the limits' classes: refuses names that there are not, and values that are no
+    positive, finite numbers."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        check_names(f"{cls.__name__}()", given, known)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # mixin of dataclasses only

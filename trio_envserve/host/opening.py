@@ -25,6 +25,7 @@ from ..core.host_messages import ENDED_MOST
 from ..core.limits import ServerLimits, WireLimits
 from ..core.terms import ID_BYTES, Membership
 from ..core.worker_range import WorkerRange, check_workers
+from ..near import with_near_names
 from ..net import (
     need_trio,
     open_background,
@@ -46,6 +47,7 @@ LOCK_S = 60.0
 """Time for which a host waits for the processes of the last host of its name to end, in seconds."""
 
 
+@with_near_names
 @asynccontextmanager
 async def open_host(
     address: str, environment: str | None = None, *,
