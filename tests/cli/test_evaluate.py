@@ -529,7 +529,7 @@ async def test_a_run_is_gone_on_with_by_what_the_server_has(tmp_path: Path):
     assert (more.code, more.last["results"], more.last["resumed"]) == (0, 10, 0), more.err
     assert more.last["run_name"] == "r1"
     assert sorted(ran(tmp_path)) == sorted([str(n) for n in range(5)] * 2)
-    listed = await run(tmp_path, "journal", "runs", "ls", "--json")
+    listed = await run(tmp_path, "journal", "list", "runs", "--json")
     keys = {row["key"] for row in listed.last["keys"]}
     assert keys == {f"r1/{index}/{repeat}" for index in range(5) for repeat in range(2)}
 
@@ -574,7 +574,7 @@ async def test_an_error_is_told_again_and_run_again_only_if_that_is_asked_for(tm
     again = await run(tmp_path, *ask, "--retry-errors")
     assert (again.code, again.last["results"], again.last["resumed"]) == (0, 3, 2), again.err
     assert sorted(ran(tmp_path)) == ["0", "1", "1", "2"]
-    listed = await run(tmp_path, "journal", "runs", "ls", "r1/1", "--json")
+    listed = await run(tmp_path, "journal", "list", "runs", "r1/1", "--json")
     assert [row["key"] for row in listed.last["keys"]] == ["r1/1/0", "r1/1/0/again-1"]
 
 
@@ -614,5 +614,5 @@ async def test_a_group_has_one_key(tmp_path: Path):
         done = await run(tmp_path, *ask)
         assert (done.code, done.last["results"]) == (0, 6), done.err
     assert sorted(ran(tmp_path)) == ["0", "1"]
-    listed = await run(tmp_path, "journal", "runs", "ls", "--json")
+    listed = await run(tmp_path, "journal", "list", "runs", "--json")
     assert {row["key"] for row in listed.last["keys"]} == {"g/0/group", "g/1/group"}

@@ -201,30 +201,30 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
             await client.run_rollout({"name": "a", "gate": False}, key="run/a")
             await client.outcome({"name": "b", "gate": False, "raises": True}, key="run/b")
             await client.run_rollout({"name": "c", "gate": False}, key="c", namespace="other")
-            beside = await run(tmp_path, "journal", "runs", "ls", "run/")
+            beside = await run(tmp_path, "journal", "list", "runs", "run/")
             assert beside.out.splitlines()[0] == "2 keys in runs"
             for action in ("check", "compact", "adopt"):
-                busy = await run(tmp_path, "journal", "runs", action)
+                busy = await run(tmp_path, "journal", action, "runs")
                 assert busy.code == 3
                 assert f"(pid {serving.pid}) uses the journal" in busy.err
-    listed = await run(tmp_path, "journal", "runs", "ls", "--all", "--json")
+    listed = await run(tmp_path, "journal", "list", "runs", "--all", "--json")
     assert [(row["key"], row["state"], row["executions"]) for row in listed.last["keys"]] == [
         ("run/a", "completed", 1), ("run/b", "completed", 1), ("c", "completed", 1),
     ]  # fmt: skip
-    shown = json.loads((await run(tmp_path, "journal", "runs", "show", "run/a")).out)
+    shown = json.loads((await run(tmp_path, "journal", "show", "runs", "run/a")).out)
     assert shown["input"]["input"] == {"name": "a", "gate": False}
     assert shown["outcome"]["value"]["reward"] == 1.0
-    failed = (await run(tmp_path, "journal", "runs", "show", "run/b", "--json")).last
+    failed = (await run(tmp_path, "journal", "show", "runs", "run/b", "--json")).last
     assert failed["outcome"]["error"]["exception"] == "LookupError"
-    none = await run(tmp_path, "journal", "runs", "show", "run/c", "--json")
+    none = await run(tmp_path, "journal", "show", "runs", "run/c", "--json")
     assert (none.code, none.last["key"]) == (1, "run/c")
-    exported = await run(tmp_path, "journal", "runs", "export", "--all")
+    exported = await run(tmp_path, "journal", "export", "runs", "--all")
     assert [json.loads(line)["key"] for line in exported.out.splitlines()] == [
         "run/a", "run/b", "c",
     ]  # fmt: skip
-    whole = await run(tmp_path, "journal", "runs", "check")
+    whole = await run(tmp_path, "journal", "check", "runs")
     assert (whole.code, whole.out) == (0, "runs is whole\n")
-    assert (await run(tmp_path, "journal", "runs", "compact", "--json")).last["exit"] == 0
+    assert (await run(tmp_path, "journal", "compact", "runs", "--json")).last["exit"] == 0
 
 
 async def test_resources_that_a_journal_holds_are_listed(tmp_path: Path):
@@ -236,7 +236,7 @@ async def test_resources_that_a_journal_holds_are_listed(tmp_path: Path):
     made: list[Record] = [ResourceCreated(number, b"handle") for number in (1, 2, 3, 4)]
     given = ResourceGiven(2, b"", 0), ResourceGiven(3, b"v" * 16, 1)
     write(tmp_path / "runs", a_run(0), boxes, made, given, [ResourceGone(4)])
-    listed = await run(tmp_path, "journal", "runs", "ls")
+    listed = await run(tmp_path, "journal", "list", "runs")
     title, columns, *rows = listed.out.split("\n\n")[1].splitlines()
     assert title == "4 resources"
     assert columns.split() == ["name", "kind", "state", "age", "destroy", "request"]
@@ -246,9 +246,9 @@ async def test_resources_that_a_journal_holds_are_listed(tmp_path: Path):
             ("ab-0", "intended"), ("ab-1", "held"), ("ab-2", "waiting"), ("ab-3", "cleaning"),
         )
     ]  # fmt: skip
-    told = (await run(tmp_path, "journal", "runs", "ls", "--json")).last["resources"]
+    told = (await run(tmp_path, "journal", "list", "runs", "--json")).last["resources"]
     assert (told[1]["name"], told[1]["destroy"], told[1]["age_s"]) == ("ab-1", "destroy, boxes", 0)
-    keys = (await run(tmp_path, "journal", "runs", "ls", "key-", "--json")).last
+    keys = (await run(tmp_path, "journal", "list", "runs", "key-", "--json")).last
     assert (len(keys["keys"]), keys["resources"]) == (1, [])
 
 
@@ -258,7 +258,7 @@ async def test_copied_journal_is_taken_over_by_a_person_only(tmp_path: Path):
     refused = await run(tmp_path, "serve", "--journal", "runs", "--bind", "tcp://127.0.0.1:0")
     assert refused.code == 3
     assert "was copied or moved here" in refused.err
-    adopted = await run(tmp_path, "journal", "runs", "adopt", "--json")
+    adopted = await run(tmp_path, "journal", "adopt", "runs", "--json")
     assert adopted.last["adopted"] == 1
     with journal(tmp_path / "runs") as (_, found):
         assert len(found.entries) == 3
@@ -280,14 +280,14 @@ async def test_a_damaged_journal_is_told_and_mended(tmp_path: Path):
     assert refused.code == 3
     assert "rows were removed or added" in refused.err
     refused.check_no_traceback()
-    found = await run(tmp_path, "journal", "runs", "check")
+    found = await run(tmp_path, "journal", "check", "runs")
     assert found.code == 1
-    assert "check --repair" in found.err
-    assert "damaged" in (await run(tmp_path, "journal", "runs", "ls")).err
-    mended = await run(tmp_path, "journal", "runs", "check", "--repair")
+    assert "journal check runs --repair" in found.err
+    assert "damaged" in (await run(tmp_path, "journal", "list", "runs")).err
+    mended = await run(tmp_path, "journal", "check", "runs", "--repair")
     assert mended.code == 0
     assert "key 'key-1' in namespace 'default': it may have run" in mended.out
     assert "1 keys have lost their names" in mended.out
     assert "resource ab-0: it is destroyed, perhaps once more" in mended.out
     assert "1 resources have lost their names: nobody destroys them" in mended.out
-    assert (await run(tmp_path, "journal", "runs", "check", "--json")).last["problems"] == []
+    assert (await run(tmp_path, "journal", "check", "runs", "--json")).last["problems"] == []

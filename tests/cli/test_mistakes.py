@@ -198,7 +198,9 @@ USAGE: dict[str, dict[str, str]] = {
         NOWHERE: "Missing argument 'KEY...'",
     },
     "journal": {
-        "runs ls --repair": "", "runs check key": "", "runs show": "", "runs burn": "",
+        "list runs --repair": "--repair", "check runs key": "extra argument",
+        "show runs": "Missing argument 'KEY'", "burn runs": "no command 'burn'",
+        "ls runs": "did you mean 'list'?",
     },
     "curve": {
         "new keys one": "keys has a key one: revoke it first",
@@ -208,6 +210,7 @@ USAGE: dict[str, dict[str, str]] = {
         "new keys two --role root": "root",
         "revoke keys two": "keys has no key two",
         "show nothing": "nothing/server.key: No such file",
+        "show keys one": "extra argument",
     },
     "replay": {
         "nothing.rec": "cannot read nothing.rec: No such file",
@@ -282,9 +285,9 @@ OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
         "r.jsonl birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
     },
     "journal": {
-        "nowhere ls": (3, "there is no"),
-        "folder check": (3, "there is no"),
-        "folder compact": (3, "there is no"),
+        "list nowhere": (3, "there is no"),
+        "check folder": (3, "there is no"),
+        "compact folder": (3, "there is no"),
     },
     "run-with": {
         "arithmetic -- nosuchcommand -x": (127, "command not found: nosuchcommand"),
@@ -375,8 +378,11 @@ def test_mistake_is_told_in_words_and_changes_nothing(
     assert seen(folder) == before
 
 
-COMMANDS = [name for name, each in VERBS.items() if isinstance(each, Verb)]
-COMMANDS += [f"{name} {each}" for name in VERBS.keys() - set(COMMANDS) for each in VERBS[name]]
+COMMANDS = [
+    name if isinstance(found, Verb) else f"{name} {each}"
+    for name, found in VERBS.items()
+    for each in ([name] if isinstance(found, Verb) else found)
+]
 SCREEN = 24
 """Lines of a small terminal."""
 

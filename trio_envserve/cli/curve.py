@@ -1,4 +1,5 @@
-"""The verb ``curve``: the keys of a server and of its clients, in a folder."""
+"""The verbs ``curve new``, ``show`` and ``revoke``: the keys of a server and of its clients, in a
+folder."""
 
 from __future__ import annotations
 
@@ -8,8 +9,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-
-import trio
 
 from ..core.errors import ConfigError
 from ..core.rights import ROLES
@@ -23,25 +22,41 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import OK, Result, StopRequest
+from .common import OK, Result
 from .render import put, records_table, say
 from .verbs import VerbOptions, verb
-
-ACTIONS: Final = ("new", "show", "revoke")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CurveOptions(VerbOptions):
-    """The options of ``curve``."""
+def _name(said: str) -> str:
+    if not _NAME.fullmatch(said):
+        raise ConfigError("a NAME is letters, digits and _ . - , at most 64")
+    return said
 
-    action: str = argument("What to do.", choices=ACTIONS, metavar="new|show|revoke")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfCurve(VerbOptions):
+    """The options of the verbs of keys."""
+
     folder: Path = argument("The folder of keys.", metavar="DIR", make=Path)
-    name: str = argument("The name of a key.", "", metavar="[NAME]")
-    role: tuple[str, ...] = option(
-        (), "What the key may do.", metavar="|".join(ROLES), shown="submit and watch", common=True
-    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RevokeKey(OfCurve):
+    """The options of ``curve revoke``."""
+
+    name: str = argument("The name of a key.", make=_name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewKey(RevokeKey):
+    """The options of ``curve new``."""
+
+    roles: tuple[str, ...] = option(
+        (), "What the key may do.", flag="--role", metavar="|".join(ROLES),
+        shown="submit and watch", common=True,
+    )  # fmt: skip
     namespace: tuple[str, ...] = option(
         (), "The only namespaces that it may use.", metavar="NAME", shown="any", common=True
     )
@@ -63,44 +78,25 @@ class CurveOptions(VerbOptions):
     )  # fmt: skip
 
 
-@verb(CurveOptions)
-async def curve(asked: CurveOptions, stop: StopRequest) -> Result:
-    """Make, show and revoke the keys of a server's clients, which DIR has.
+@verb(NewKey)
+def new(asked: NewKey) -> Result:
+    """Make a key of a client, NAME, in DIR; the first one comes with the server's own.
 
     Examples:
       trio-envserve curve new keys trainer
       trio-envserve curve new keys dashboard --role watch --out dashboard.key
       trio-envserve serve arithmetic --curve keys --bind tcp://0.0.0.0:5555
       trio-envserve status tcp://server:5555 --curve dashboard.key
-      trio-envserve curve show keys
-      trio-envserve curve revoke keys trainer
 
-    The first key in DIR comes with the server's own. A running server takes a new key,
-    and ends the connections of a revoked one, within some seconds. The roles are
-    submit, watch, admin, and work, which is for machines that join; eval needs submit
-    and watch.
+    A running server takes a new key within some seconds. The roles are submit, watch, admin,
+    and work, which is for machines that join; eval needs submit and watch.
     """
     folder, name = asked.folder, asked.name
-    await trio.lowlevel.checkpoint()
-    if asked.action == "show":
-        if name:
-            raise ConfigError("show takes no NAME")
-        return _show(folder)
-    if not _NAME.fullmatch(name):
-        raise ConfigError("a NAME is letters, digits and _ . - , at most 64")
-    if asked.action == "revoke":
-        return _revoke(folder, name)
     pair = None if asked.public is not None else KeyPair.new()
     key = asked.public or (pair.public if pair else "")
-    roles = asked.role or ("submit", "watch")
+    roles = asked.roles or ("submit", "watch")
     right = ClientRight(key, roles, asked.namespace, asked.share, asked.host)
-    return _new(folder, name, right, pair, asked.out)
-
-
-def _new(
-    folder: Path, name: str, right: ClientRight, pair: KeyPair | None, out: Path | None
-) -> Result:
-    target = out or Path(f"{name}.key")
+    target = asked.out or Path(f"{name}.key")
     entry = folder / CLIENTS / f"{name}.toml"
     if entry.exists():
         raise ConfigError(f"{folder} has a key {name}: revoke it first")
@@ -121,6 +117,57 @@ def _new(
         say(f"wrote {target}, which has the client's secret key: give it to nobody else")
     put(f"{name} may {', '.join(right.roles)}; the server's public key is {server.public}")
     return Result(OK, record)
+
+
+@verb(OfCurve)
+def show(asked: OfCurve) -> Result:
+    """Show the server's public key, and the keys of its clients, which DIR has.
+
+    Example:
+      trio-envserve curve show keys
+    """
+    folder = asked.folder
+    server = KeyPair.of_secret(read_secret_file(folder / SERVER_FILE).get("secret", ""))
+    clients, faults = read_clients(folder / CLIENTS)
+    _say_faults(faults)
+    listed = [{"name": name, **dataclasses.asdict(each)} for name, each in clients.items()]
+    summary = {"server": server.public, "keys": listed, "faults": faults}
+    table = records_table(
+        f"{len(listed)} keys in {folder}", listed,
+        ("name", "roles", "namespaces", "hosts", "share", "public"),
+        left=["name", "roles", "namespaces", "hosts", "public"],
+    )  # fmt: skip
+    return Result(OK, summary, [f"the server's public key is {server.public}", table])
+
+
+@verb(RevokeKey)
+def revoke(asked: RevokeKey) -> Result:
+    """Take the key NAME away, and others in DIR that are the same key.
+
+    A running server ends the connections of a revoked key within some seconds.
+
+    Example:
+      trio-envserve curve revoke keys trainer
+    """
+    folder, name = asked.folder, asked.name
+    entry = folder / CLIENTS / f"{name}.toml"
+    if not os.path.lexists(entry):
+        raise ConfigError(f"{folder} has no key {name}")
+    public = _public(entry)
+    names = [name]
+    if public:  # under another name it would come in again
+        others = sorted({*(folder / CLIENTS).glob("*.toml")} - {entry})
+        names += [path.stem for path in others if _public(path) == public]
+    place = folder / REVOKED
+    try:
+        place.mkdir(exist_ok=True)
+        for each in names:
+            os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    put(f"revoked: {', '.join(names)}; a running server ends the connections in some seconds")
+    _say_faults(read_clients(folder / CLIENTS)[1])
+    return Result(OK, {"name": name, "names": names, "public": public})
 
 
 def _server(folder: Path) -> KeyPair:
@@ -152,44 +199,9 @@ def _listed(texts: tuple[str, ...]) -> str:
     return f"[{', '.join(quoted)}]"
 
 
-def _show(folder: Path) -> Result:
-    server = KeyPair.of_secret(read_secret_file(folder / SERVER_FILE).get("secret", ""))
-    clients, faults = read_clients(folder / CLIENTS)
-    _say_faults(faults)
-    listed = [{"name": name, **dataclasses.asdict(each)} for name, each in clients.items()]
-    summary = {"server": server.public, "keys": listed, "faults": faults}
-    table = records_table(
-        f"{len(listed)} keys in {folder}", listed,
-        ("name", "roles", "namespaces", "hosts", "share", "public"),
-        left=["name", "roles", "namespaces", "hosts", "public"],
-    )  # fmt: skip
-    return Result(OK, summary, [f"the server's public key is {server.public}", table])
-
-
 def _say_faults(faults: Mapping[str, str]) -> None:
     for name, why in faults.items():
         say(f"nobody comes in with the key {name!a}: {why}")
-
-
-def _revoke(folder: Path, name: str) -> Result:
-    entry = folder / CLIENTS / f"{name}.toml"
-    if not os.path.lexists(entry):
-        raise ConfigError(f"{folder} has no key {name}")
-    public = _public(entry)
-    names = [name]
-    if public:  # under another name it would come in again
-        others = sorted({*(folder / CLIENTS).glob("*.toml")} - {entry})
-        names += [path.stem for path in others if _public(path) == public]
-    place = folder / REVOKED
-    try:
-        place.mkdir(exist_ok=True)
-        for each in names:
-            os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from None
-    put(f"revoked: {', '.join(names)}; a running server ends the connections in some seconds")
-    _say_faults(read_clients(folder / CLIENTS)[1])
-    return Result(OK, {"name": name, "names": names, "public": public})
 
 
 def _public(path: Path) -> str:

@@ -10,11 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-import trio
-
 from ..core.errors import ConfigError
 from ..options import argument
-from .common import OK, Result, StopRequest
+from .common import OK, Result
 from .verbs import VerbOptions, verb
 
 _ENVIRONMENT = '''\
@@ -95,7 +93,7 @@ class Init(VerbOptions):
 
 
 @verb(Init)
-async def init(asked: Init, stop: StopRequest) -> Result:
+def init(asked: Init) -> Result:
     """Write an environment, NAME.py, and its test, test_NAME.py, into this folder.
 
     Example:
@@ -107,7 +105,6 @@ async def init(asked: Init, stop: StopRequest) -> Result:
     With --json, the last line of standard output has files (their names) and environment
     (what to give to `eval` and `serve`).
     """
-    await trio.lowlevel.checkpoint()
     name = asked.name
     _check_name(name)
     cls = "".join(part.capitalize() for part in name.split("_")) or "Environment"

@@ -1,18 +1,17 @@
-"""The verb ``journal``: shows and mends the journal of a server, without that server."""
+"""The verbs ``journal list``, ``show``, ``export``, ``check``, ``compact`` and ``adopt``: a
+server's journal, without that server."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import trio
-
+from ..client import Outcome
 from ..client.options import DEFAULT_NAMESPACE
 from ..core import error_records, messages, values
-from ..core.errors import ConfigError, ProtocolError
+from ..core.errors import ProtocolError, error_from_info
 from ..core.limits import KeyLimits, WireLimits
 from ..core.terms import Body, RequestId, Status
 from ..core.values import DecodingError
@@ -21,87 +20,74 @@ from ..options import argument, option
 from ..server.journal import tools
 from ..server.journal.reading import JournalContents, told
 from ..server.journal.tools import Kept, KeptResource
-from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
+from .common import AT_ONCE, NOT_STARTED, OK, Result
+from .key import record_of
 from .render import put, records_table, say
 from .verbs import VerbOptions, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"
 _RESOURCE_COLUMNS = "name", "kind", "state", "age_s", "destroy", "request"
-ACTIONS = "ls", "show", "export", "check", "compact", "adopt"
+_REFUSED = {NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JournalOptions(VerbOptions):
-    """The options of ``journal``."""
+class OfJournal(VerbOptions):
+    """The options of verbs about a journal."""
 
     folder: Path = argument("The journal.", metavar="DIR", make=Path)
-    action: str = argument("What to do.", choices=ACTIONS, metavar="|".join(ACTIONS))
-    what: str = argument("A key, or the beginning of some.", "", metavar="[KEY]")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfKeptKeys(OfJournal):
+    """The options of verbs about the keys in a journal."""
+
     namespace: str = option(
         DEFAULT_NAMESPACE, "The namespace of the keys.", metavar="NAME", common=True
     )
-    everywhere: bool = option(False, "Show the keys of all namespaces.", flag="--all", common=True)
-    repair: bool = option(
-        False, "With check: keep what can be proven. The rest is put aside, and what is lost is "
-        "said.", common=True,
-    )  # fmt: skip
 
-    def found(self) -> tuple[JournalContents, list[Kept]]:
-        """The journal's contents, of the namespace."""
+    def found(self, *, everywhere: bool = False) -> tuple[JournalContents, list[Kept]]:
+        """The journal's contents, and its keys of the namespace, or all."""
         found = tools.look(self.folder)
         if found.problems:
             say(f"damaged: {told(found.problems)}")
         mine = self.namespace.encode()
         return found, [
-            each for each in tools.kept(found) if self.everywhere or each.opened.namespace == mine
+            each for each in tools.kept(found) if everywhere or each.opened.namespace == mine
         ]
 
 
-@verb(
-    JournalOptions,
-    {
-        AT_ONCE: "show: nothing is known under KEY; check: not all is as it was saved",
-        NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which",
-    },
-)
-async def journal(asked: JournalOptions, stop: StopRequest) -> Result:
-    """Show or repair the journal in DIR (of serve --journal).
+# -- looking, also beside the server ----------------------------------------------------
 
-    Examples:
-      trio-envserve journal runs ls run-8/
-      trio-envserve journal runs show run-8/step-12/7
-      trio-envserve journal runs export --all > runs.jsonl
-      trio-envserve journal runs check --repair
 
-    ls [PREFIX]  the keys, or those that begin with PREFIX; without PREFIX, also the
-                 resources that are not gone, of all rollouts
-    show KEY     one key, with its input and its outcome
-    export       the same of all keys, one object a line
-    check        whether all is as it was saved; exit code 1 if not
-    compact      give back the room of what was forgotten
-    adopt        take over a journal that was copied here, or comes from another machine.
-                 Only you can know that nothing else uses it, and that what it had started
-                 has ended
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportKeys(OfKeptKeys):
+    """The options of ``journal export``."""
 
-    ls, show and export may be used beside the server; the others refuse a journal that
-    is in use.
+    everywhere: bool = option(False, "Show the keys of all namespaces.", flag="--all", common=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListKept(ExportKeys):
+    """The options of ``journal list``."""
+
+    prefix: str = argument("The beginning of the keys.", "", metavar="[PREFIX]")
+
+
+@verb(ListKept, _REFUSED, name="list")
+def list_kept(asked: ListKept) -> Result:
+    """Show the keys in the journal DIR, or those that begin with PREFIX.
+
+    Without PREFIX it shows the resources that are not gone, of all rollouts, too. It may be used
+    beside the server.
+
+    Example:
+      trio-envserve journal list runs run-8/
     """
-    if asked.repair and asked.action != "check":
-        raise ConfigError("--repair belongs to check")
-    if asked.what and asked.action not in ("ls", "show"):
-        raise ConfigError(f"{asked.action} takes no KEY")
-    if asked.action == "show" and not asked.what:
-        raise ConfigError("show needs a KEY")
-    do = _ACTIONS[asked.action]
-    return await trio.to_thread.run_sync(do, asked, abandon_on_cancel=True)
-
-
-def _list(asked: JournalOptions) -> Result:
-    found, keys = asked.found()
-    rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
+    found, keys = asked.found(everywhere=asked.everywhere)
+    rows = [each for each in map(_row, keys) if each["key"].startswith(asked.prefix)]
     title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
     tables = [records_table(title, rows, _COLUMNS, left=["key", "state", "namespace"])]
-    resources = [] if asked.what else list(map(_resource_row, tools.kept_resources(found)))
+    resources = [] if asked.prefix else list(map(_resource_row, tools.kept_resources(found)))
     if resources:
         title = f"{len(resources)} resource{'s' * (len(resources) != 1)}"
         left = [name for name in _RESOURCE_COLUMNS if name != "age_s"]
@@ -113,33 +99,75 @@ def _list(asked: JournalOptions) -> Result:
     return Result(OK, summary, tables)
 
 
-def _show(asked: JournalOptions) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShowKey(OfKeptKeys):
+    """The options of ``journal show``."""
+
+    key: str = argument("The key.")
+
+
+@verb(ShowKey, {**_REFUSED, AT_ONCE: "nothing is known under KEY"})
+def show(asked: ShowKey) -> Result:
+    """Show a key in the journal DIR, with its input and its outcome.
+
+    It may be used beside the server.
+
+    Example:
+      trio-envserve journal show runs run-8/step-12/7
+    """
     found, keys = asked.found()
     for each in keys:
-        if each.opened.key == asked.what.encode():
-            record = _row(each) | _bodies(each)
+        if each.opened.key == asked.key.encode():
+            record = _whole(each)
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
             return Result(OK, record, [text])
-    say(f"error: no key {asked.what!r} in namespace {asked.namespace!r}")
-    return Result(AT_ONCE, {"key": asked.what, "problems": found.problems})
+    say(f"error: no key {asked.key!r} in namespace {asked.namespace!r}")
+    return Result(AT_ONCE, {"key": asked.key, "problems": found.problems})
 
 
-def _export(asked: JournalOptions) -> Result:
-    found, keys = asked.found()
+@verb(ExportKeys, _REFUSED)
+def export(asked: ExportKeys) -> Result:
+    """Print what `journal show` has of all keys in the journal DIR, one object a line.
+
+    It may be used beside the server.
+
+    Example:
+      trio-envserve journal export runs --all > runs.jsonl
+    """
+    found, keys = asked.found(everywhere=asked.everywhere)
     for each in keys:
-        if not put(json.dumps(_row(each) | _bodies(each), allow_nan=False)):
+        if not put(json.dumps(_whole(each), allow_nan=False)):
             break
     return Result(OK, {"exported": len(keys), "problems": found.problems})
 
 
-def _check(asked: JournalOptions) -> Result:
+# -- mending, without the server --------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckJournal(OfJournal):
+    """The options of ``journal check``."""
+
+    repair: bool = option(
+        False, "Keep what can be proven. The rest is put aside, and what is lost is said.",
+        common=True,
+    )  # fmt: skip
+
+
+@verb(CheckJournal, {**_REFUSED, AT_ONCE: "not all is as it was saved"})
+def check(asked: CheckJournal) -> Result:
+    """Say whether all in the journal DIR is as it was saved; with --repair mend it.
+
+    Example:
+      trio-envserve journal check runs --repair
+    """
     problems = tools.check(asked.folder)
     summary: dict[str, Any] = {"folder": str(asked.folder), "problems": problems}
     if not problems:
         return Result(OK, summary, [f"{asked.folder} is whole"])
     lines = list(problems)
     if not asked.repair:
-        say(f"keep what can be proven with: trio-envserve journal {asked.folder} check --repair")
+        say(f"keep what can be proven with: trio-envserve journal check {asked.folder} --repair")
         return Result(AT_ONCE, summary, ["\n".join(lines)])
     mended = tools.mend(asked.folder)
     lines += [f"{name}: it may have run; it is never run again" for name in mended.may_have_run]
@@ -162,21 +190,33 @@ def _check(asked: JournalOptions) -> Result:
     return Result(OK, summary, ["\n".join(lines)])
 
 
-def _compact(asked: JournalOptions) -> Result:
+@verb(OfJournal, _REFUSED)
+def compact(asked: OfJournal) -> Result:
+    """Give back the room of what was forgotten in the journal DIR.
+
+    Example:
+      trio-envserve journal compact runs
+    """
     before, after = tools.compact(asked.folder, KeyLimits().command_s)
     summary = {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after}
     return Result(OK, summary, [f"{before} bytes before, {after} after"])
 
 
-def _adopt(asked: JournalOptions) -> Result:
+@verb(OfJournal, _REFUSED)
+def adopt(asked: OfJournal) -> Result:
+    """Take over the journal DIR, which was copied here or comes from another machine.
+
+    Only you can know that nothing else uses it, and that what it had started has ended.
+
+    Example:
+      trio-envserve journal adopt runs
+    """
     times = tools.adopt(asked.folder)
     line = f"{asked.folder} belongs to this machine and folder now"
     return Result(OK, {"folder": str(asked.folder), "adopted": times}, [line])
 
 
-_ACTIONS: dict[str, Callable[[JournalOptions], Result]] = dict(
-    zip(ACTIONS, (_list, _show, _export, _check, _compact, _adopt), strict=True)
-)
+# -- records ----------------------------------------------------------------------------
 
 
 def _row(each: Kept) -> dict[str, Any]:
@@ -198,28 +238,27 @@ def _resource_row(each: KeptResource) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bodies(each: Kept) -> dict[str, Any]:
-    """The input and the outcome, as far as they can be read."""
-    made: dict[str, Any] = {"input": _value(each.opened.body)}
+def _whole(each: Kept) -> dict[str, Any]:
+    """A key with its input and its outcome, as far as they can be read."""
+    made = _row(each) | {"input": _value(each.opened.body)}
     if each.completed is not None:
-        made["outcome"] = _outcome(*each.completed.frames)
+        header, payload = each.completed.frames
+        made["outcome"] = _outcome(header, payload, each.executions)
     return made
 
 
-def _outcome(header: Body, payload: Body) -> dict[str, Any]:
+def _outcome(header: Body, payload: Body, executions: int) -> dict[str, Any]:
     try:
         said = messages.decode(bytes(header), most_bytes=WireLimits().header_bytes)
         assert isinstance(said, messages.Outcome)
-        known = {"worker": said.worker, "duration_s": said.duration_s}
-        if said.status == Status.RESULT:
-            return {"ok": True, "value": _value(payload), **known}
-        error = error_records.decode(bytes(payload))
-        about = {
-            "code": error.code, "verdict": error.verdict.value, "message": error.message,
-            "exception": error.type, "traceback": error.traceback,
+        about: dict[str, Any] = {
+            "worker": said.worker, "duration_s": said.duration_s, "executions": executions
         }  # fmt: skip
-        return {"ok": False, "error": about, **known}
-    except (ProtocolError, AssertionError) as error:
+        if said.status == Status.RESULT:
+            return record_of(Outcome(value=values.decode(bytes(payload)), **about))
+        error = error_from_info(error_records.decode(bytes(payload)))
+        return record_of(Outcome(error=error, **about))
+    except (ProtocolError, DecodingError, AssertionError) as error:
         return {"ok": None, "unreadable": str(error)}
 
 

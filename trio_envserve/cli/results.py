@@ -229,7 +229,7 @@ class Compare(VerbOptions):
 
 
 @verb(Compare, name="compare")
-async def compare_files(asked: Compare, stop: StopRequest) -> Result:
+def compare_files(asked: Compare) -> Result:
     """Compare two files of results, input by input: the differences are B minus A.
 
     Examples:
@@ -240,8 +240,8 @@ async def compare_files(asked: Compare, stop: StopRequest) -> Result:
     in both files are compared. The interval is that of the mean of the differences; if it has
     no 0 in it, the difference is more than chance would often make.
     """
-    in_thread, files = trio.to_thread.run_sync, (asked.first, asked.second)
-    a, b = [await in_thread(overview, file, check) for file in files]
+    files = asked.first, asked.second
+    a, b = (overview(file, check) for file in files)
     found = compare(a.entries, b.entries)
     if found.other_inputs:
         say(f"{found.other_inputs} inputs of the same number differ, and are left out")

@@ -2,8 +2,9 @@
 
 Theory of operation
 -------------------
-A verb is an async function of a record and a :class:`~.common.StopRequest`.  The record's fields
-are its options (:mod:`trio_envserve.options`), so nothing else lists them: :class:`VerbCommand`
+A verb is an async function of a record and a :class:`~.common.StopRequest`, or a plain one of a
+record alone, which is called in a thread.  The record's fields are its options
+(:mod:`trio_envserve.options`), so nothing else lists them: :class:`VerbCommand`
 draws from it what click parses, what help shows, and what a file of configuration may say of the
 verb.
 
@@ -22,7 +23,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast, final
 
 import click
 from click.core import ParameterSource
@@ -43,7 +44,7 @@ else:
     _ParamType = click.ParamType  # click 8.1 has no parameter for it
 
 R = TypeVar("R", bound="VerbOptions")
-Main: TypeAlias = Callable[[R, StopRequest], Awaitable[Result]]
+Main: TypeAlias = Callable[[R, StopRequest], Awaitable[Result]] | Callable[[R], Result]
 
 SHOWN_EXAMPLES = 2
 """Most examples in ``--help``."""
@@ -78,14 +79,29 @@ VERBS: dict[str, Verb | dict[str, Verb]] = {
         "cancel": Verb("key", "cancel", "Cancel the work of keys."),
         "forget": Verb("key", "forget", "Drop keys and their outcomes."),
     },
-    "journal": Verb("journal", "journal", "Show or repair the journal of a server."),
-    "curve": Verb("curve", "curve", "Make, show and revoke the keys of a server's clients."),
+    "journal": {
+        "list": Verb("journal", "list_kept", "Show the keys and resources in a journal."),
+        "show": Verb("journal", "show", "Show a key with its input and outcome."),
+        "export": Verb("journal", "export", "Print all keys so, one a line."),
+        "check": Verb("journal", "check", "Say whether all is as it was saved, or mend it."),
+        "compact": Verb("journal", "compact", "Give back the room of what was forgotten."),
+        "adopt": Verb("journal", "adopt", "Take over a journal from elsewhere."),
+    },
+    "curve": {
+        "new": Verb("curve", "new", "Make a key of a client."),
+        "show": Verb("curve", "show", "Show the keys of a server and its clients."),
+        "revoke": Verb("curve", "revoke", "Take a key away."),
+    },
     "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
     "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
     "demo": Verb("demo", "demo", "Run 1,000 rollouts while connections and processes fail."),
     "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
 }
-GROUPS = {"key": "List, attach to, cancel and forget the keys of a server."}
+GROUPS = {
+    "key": "List, attach to, cancel and forget the keys of a server.",
+    "journal": "Show or repair the journal of a server.",
+    "curve": "Make, show and revoke the keys of a server's clients.",
+}
 
 
 OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -268,7 +284,11 @@ class VerbCommand(click.Command):
         config = given.get("config")
 
         async def main(stop: StopRequest) -> Result:
-            result: Result = await self._verb(self.asked(given), stop)
+            asked, verb = self.asked(given), self._verb
+            if inspect.iscoroutinefunction(verb):
+                result: Result = await verb(asked, stop)
+            else:
+                result = await stop.leave_behind(cast(Callable[[Any], Result], verb), asked)
             return result
 
         if config is None:

@@ -269,7 +269,7 @@ def test_g2_an_older_copy_of_the_folder_was_taken_and_its_keys_ran_again(tmp_pat
     why = refusal(folder)
     assert "is an older copy" in why
     assert "the last 3 of 6 records are not in it" in why
-    assert f"trio-envserve journal {folder} adopt" in why
+    assert f"trio-envserve journal adopt {folder}" in why
     tools.adopt(folder)
     assert len(read(folder)) == 4
 

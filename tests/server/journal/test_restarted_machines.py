@@ -63,7 +63,7 @@ def test_another_boot_alone_proves_nothing(changes: dict[str, Any], why: str, tm
     use(tmp_path, marks(tmp_path))
     with pytest.raises(ServerStartError, match=why) as refused:
         use(tmp_path, marks(tmp_path, **{"boot": "second", **changes}))
-    assert f"trio-envserve journal {tmp_path} adopt" in str(refused.value)
+    assert f"trio-envserve journal adopt {tmp_path}" in str(refused.value)
 
 
 @pytest.mark.parametrize("changes", [{"is_own": False}, {"boot": ""}], ids=str)

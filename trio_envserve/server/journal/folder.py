@@ -112,7 +112,7 @@ def not_proven(folder: Path, why: str) -> ServerStartError:
     return ServerStartError(
         f"the journal {folder} {why}: so nothing proves that what it has started has ended, or "
         "that no other server goes on with it, and the same keys could run twice. If you know "
-        f"that nothing else uses it: trio-envserve journal {folder} adopt"
+        f"that nothing else uses it: trio-envserve journal adopt {folder}"
     )
 
 
