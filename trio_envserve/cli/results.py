@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
-import functools
 import math
 import os
 import sys
-import termios
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -33,8 +30,8 @@ from ..evals.report import (
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from ..options import argument, option
-from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
-from .render import Table, number_of, put, say
+from .common import OK, UNWRITTEN, CommandError, Result, StopRequest, nothing
+from .render import Table, number_of, say
 from .verbs import VerbOptions, verb
 
 STYLES = {
@@ -43,11 +40,6 @@ STYLES = {
 }  # fmt: skip
 LISTED = 1000
 """Most rollouts in a list for people."""
-
-_KEYS = "n next, p previous, g go to, q quit"
-_NEXT = {"n", " ", "\r", "\n", "\x1b[C", "\x1b[B"}
-_PREVIOUS = {"p", "b", "\x1b[D", "\x1b[A"}
-_QUIT = {"q", "\x1b", "\x04"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,8 +71,8 @@ async def show(asked: Show, stop: StopRequest) -> Result:
       trio-envserve show results.jsonl --worst --number 1
       trio-envserve show results.parquet --input 3 --json
 
-    On a terminal n, p and g go to the next, the previous and any page, and q ends. Elsewhere
-    there is a list, or with --number one page. With --json the last line has the list as
+    On a terminal all of them are in the pager (PAGER, or less). Elsewhere there is a list, or
+    with --number one page. With --json the last line has the list as
     `rollouts`, or with --number the whole record as `rollout`.
     """
     if asked.worst + asked.best + asked.slowest > 1:
@@ -102,7 +94,14 @@ async def show(asked: Show, stop: StopRequest) -> Result:
         rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
         summary = {"file": file, "count": len(entries), "rollouts": rollouts}
         return Result(OK, summary, [list_table(file, found, entries)])
-    await _page_through(file, entries, stop, full=asked.full)
+    stop.on_first = nothing  # Ctrl-C is the pager's
+
+    def pages() -> Iterator[str]:
+        for n, each in enumerate(entries, 1):
+            lines = page(record_at(file, each), place=f"{n} of {len(entries)}", full=asked.full)
+            yield f"{page_text(lines)}\n\n"
+
+    await trio.to_thread.run_sync(click.echo_via_pager, pages())
     return Result(OK, {})
 
 
@@ -110,60 +109,21 @@ async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
     if number > len(entries):
         raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
     record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1], check)
-    if asked.as_json:
-        return Result(OK, {"file": asked.file, "number": number, "rollout": _plain(record)})
-    print_page(page(record, place=f"{number} of {len(entries)}", full=asked.full))
-    return Result(OK, {})
+    summary = {"file": asked.file, "number": number, "rollout": _plain(record)}
+    lines = page(record, place=f"{number} of {len(entries)}", full=asked.full)
+    return Result(OK, summary, [page_text(lines)])
 
 
-async def _page_through(
-    file: str, entries: Sequence[Entry], stop: StopRequest, *, full: bool
-) -> None:
-    """Show pages by keys, in a thread; a signal leaves it behind, and the terminal as it
-    was."""
-    before = termios.tcgetattr(sys.stdin)
-    turn = functools.partial(turn_pages, file, entries, full=full)
-    try:
-        await stop.leave_behind(turn)
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def turn_pages(file: str, entries: Sequence[Entry], *, full: bool) -> None:
-    """Show pages by the keys that are pressed, until it is enough.  Runs in a thread."""
-    # Ctrl-C and Ctrl-D are keys here.
-    with contextlib.suppress(KeyboardInterrupt, EOFError, click.Abort):
-        _turn_pages(file, entries, full=full)
-
-
-def _turn_pages(file: str, entries: Sequence[Entry], *, full: bool) -> None:
-    at = 0
-    while True:
-        click.clear()
-        place = f"{at + 1} of {len(entries)}"
-        print_page(page(record_at(file, entries[at]), place=place, full=full))
-        click.echo(f"\n{place}: {_KEYS} ", nl=False)
-        key = click.getchar()
-        if key in _QUIT:
-            click.echo()
-            return
-        if key in _NEXT:
-            at = min(at + 1, len(entries) - 1)
-        elif key in _PREVIOUS:
-            at = max(at - 1, 0)
-        elif key == "g":
-            asked = click.prompt("\nnumber", type=click.IntRange(1, len(entries)), default=at + 1)
-            at = int(asked) - 1
-
-
-def print_page(lines: Sequence[Line]) -> None:
-    """Print a page, with colours on a terminal."""
+def page_text(lines: Sequence[Line]) -> str:
+    """A page, with colours for a terminal."""
     if not sys.stdout.isatty():
-        put("\n".join(line.text for line in lines))
-        return
+        return "\n".join(line.text for line in lines)
     from rich.console import Console
 
-    Console().print(rich_page(lines))
+    console = Console(force_terminal=True)
+    with console.capture() as shown:
+        console.print(rich_page(lines))
+    return shown.get().rstrip("\n")
 
 
 def rich_page(lines: Sequence[Line]) -> Any:
