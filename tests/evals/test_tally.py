@@ -56,7 +56,7 @@ def test_a_summary_counts_results_errors_and_retries():
     ]  # fmt: skip
     assert found["rerun"] == 1
     assert found["took_s"] == {"p50": 2.0, "p90": 3.4, "p99": 3.94}
-    assert (tally.by_worker["w0-1"], tally.errors) == (2, 1)
+    assert tally.errors == 1
     json.dumps(found, allow_nan=False)
 
 

@@ -102,12 +102,11 @@ from .render import (
     say,
     tokens_words,
 )
+from .status import WORKERS, tables_of
 from .verbs import options_of_verb, server_options, verb
 
 DEFAULT_N = 100
 ASKED_EVERY_S = 1.0
-WORKERS = 16
-"""Most workers that have a bar of their own."""
 
 _WIDTH = 30
 _MESSAGE = 70
@@ -921,8 +920,8 @@ class Seen:
 
     before: Mapping[str, float]
     """The totals of its model calls when the evaluation began."""
-    running: dict[str, int] = dataclasses.field(default_factory=dict)
-    """The number of rollouts on each worker; empty while nothing is known."""
+    stats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Its statistics; empty while nothing is known."""
     usage: dict[str, float] = dataclasses.field(default_factory=dict)
     """The totals of its model calls since then."""
     waits: str = ""
@@ -930,7 +929,7 @@ class Seen:
 
     def take(self, stats: ServerStats) -> None:
         """Take what it says now."""
-        self.running = {each.worker: each.pending for each in stats.per_worker}
+        self.stats = stats.to_record()
         usage = stats.model_usage
         # A server that was started anew counts anew.
         self.usage = {n: max(count - self.before.get(n, 0), 0) for n, count in usage.items()}
@@ -942,7 +941,7 @@ async def _keep_asking(client: Client, seen: Seen) -> None:
             seen.take(await client.stats(ASKED_EVERY_S))
             seen.waits = await _waits(client)
         except EnvServeError:
-            seen.running, seen.waits = {}, ""  # it does not answer
+            seen.stats, seen.waits = {}, ""  # it does not answer
         await trio.sleep(ASKED_EVERY_S)
 
 
@@ -987,15 +986,7 @@ def progress_tables(evaluation: Evaluation, seen: Seen, title: str) -> list[Tabl
     if tally.errors:
         faults = ", ".join(f"{fault} {n}" for fault, n in tally.by_fault.most_common() if n)
         rows.append(("errors", f"{tally.errors}: {faults}"))
-    most = max(1, *tally.by_worker.values(), 1)
-    workers = [
-        (name, bar(finished, most, _WIDTH).ljust(_WIDTH), str(finished), runs)
-        for name, finished, runs in _by_worker(evaluation, seen.running)
-    ]
-    return [
-        Table(title, (), rows, left=(0, 1)),
-        Table("workers", ("worker", "done", "", "running"), workers, left=(0, 1)),
-    ]
+    return [Table(title, (), rows, left=(0, 1)), *tables_of(seen.stats, WORKERS)]
 
 
 def _rewards(evaluation: Evaluation) -> str:
@@ -1004,17 +995,6 @@ def _rewards(evaluation: Evaluation) -> str:
         return "none yet"
     shape = sparkline([each.number for each in histogram(tally.rewards()[-2000:])])
     return f"mean {tally.reward_sum / tally.reward_count:.4g} of {tally.reward_count}  {shape}"
-
-
-def _by_worker(evaluation: Evaluation, running: dict[str, int]) -> list[tuple[str, int, str]]:
-    """A row for each worker: its name, what it has done, what it runs."""
-    done = evaluation.tally.by_worker
-    names = sorted({name for name in (*done, *running) if name})
-    # Those that live first: each death brings a new name.
-    names = sorted(names, key=lambda name: name not in running)[:WORKERS]
-    return [
-        (plain_line(n, _NAME), done[n], str(running[n]) if n in running else "-") for n in names
-    ]
 
 
 def clock(seconds: float) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -51,7 +51,6 @@ ANSWER_S = 2.0
 """A server that takes longer to answer is shown as silent."""
 HISTORY = 60
 """Number of rates that are drawn."""
-DEATHS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,10 +152,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
     return [
         Table(f"server at {stats['address']}", (), server),
         *([Table("requests since its start", (), counted)] if counted else []),
-        *host_tables(stats),
-        *permit_tables(stats),
-        *resource_tables(stats),
-        worker_table(stats),
+        *tables_of(stats, *RECORDS),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
     ]
 
@@ -174,50 +170,63 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def worker_table(stats: dict[str, Any]) -> Table:
-    """The table of the workers."""
-    names = (
-        "worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts",
-        "loop_lag_p99_s", "memory_bytes",
-    )  # fmt: skip
-    rows = [
-        {**w, "phase": ", ".join([w["phase"], *(m for m in ("silent", "blocked") if w.get(m))])}
-        for w in stats["per_worker"]
-    ]
-    return records_table("workers", rows, names, left=["worker"])
+class RecordsTable(NamedTuple):
+    """A table of records in a server's statistics."""
+
+    field: str
+    title: str
+    columns: tuple[str, ...]
+    left: tuple[str, ...]
+    """The columns that are aligned left."""
+    newest: int = 0
+    """Most rows, the last record first; 0: all, in their order."""
 
 
-_HOST = (
-    "host", "state", "ready", "slots", "running", "heard_s", "lost_s", "load", "memory_bytes", "why"
+WORKERS = RecordsTable(
+    "per_worker", "workers",
+    ("worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts",
+     "loop_lag_p99_s", "memory_bytes"),
+    ("worker",),
 )  # fmt: skip
+RECORDS = (
+    RecordsTable(
+        "hosts", "hosts",
+        ("host", "state", "ready", "slots", "running", "heard_s", "lost_s", "load",
+         "memory_bytes", "why"),
+        ("host", "state", "why"),
+    ),
+    RecordsTable(
+        "past_hosts", "hosts that are not here", ("host", "state", "age_s", "why"),
+        ("host", "why"), newest=20,
+    ),
+    RecordsTable("permits", "permits", ("name", "held", "limit", "waiting"), ("name",)),
+    RecordsTable(
+        "resources_held", "resources",
+        ("name", "kind", "state", "age_s", "request", "worker", "tries", "why"),
+        ("name", "kind", "state", "request", "worker", "why"),
+    ),
+    WORKERS,
+)  # fmt: skip
+DEATHS = RecordsTable(
+    "deaths", "ends of workers", ("worker", "age_s", "lost", "why"), ("worker", "why"), newest=5
+)
 
 
-def host_tables(stats: dict[str, Any]) -> list[Table]:
-    """Tables of the present and the past hosts; nothing without any."""
-    hosts, past = stats.get("hosts", ()), stats.get("past_hosts", ())
-    tables = [
-        records_table("hosts", hosts, _HOST, left=["host", "state", "why"]),
-        records_table(
-            "hosts that are not here", past[::-1], ("host", "state", "age_s", "why"),
-            left=["host", "why"],
-        ),
-    ]  # fmt: skip
-    return [table for table in tables if table.rows]
-
-
-def permit_tables(stats: dict[str, Any]) -> list[Table]:
-    """The table of permits; nothing where none is claimed."""
-    names = ("name", "held", "limit", "waiting")
-    table = records_table("permits", stats.get("permits", ()), names, left=["name"])
-    return [table] if table.rows else []
-
-
-def resource_tables(stats: dict[str, Any]) -> list[Table]:
-    """The table of resources that are not gone; nothing without any."""
-    names = ("name", "kind", "state", "age_s", "request", "worker", "tries", "why")
-    left = [name for name in names if name not in ("age_s", "tries")]
-    table = records_table("resources", stats.get("resources_held", ()), names, left=left)
-    return [table] if table.rows else []
+def tables_of(stats: Mapping[str, Any], *kinds: RecordsTable) -> list[Table]:
+    """Those of these tables that have rows."""
+    tables = []
+    for kind in kinds:
+        rows = stats.get(kind.field, ())
+        if kind.newest:
+            rows = rows[: -kind.newest - 1 : -1]
+        if kind is WORKERS:
+            marks = ("silent", "blocked")
+            rows = [
+                {**w, "phase": ", ".join([w["phase"], *(m for m in marks if w.get(m))])}
+                for w in rows
+            ]
+        tables += [records_table(kind.title, rows, kind.columns, left=kind.left)] if rows else []
+    return tables
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -444,20 +453,10 @@ def top_tables(watch: Watch) -> list[Table]:
         ("completed", f"{completed}  {sparkline([round(100 * rate) for rate in watch.rates])}"),
         ("failed", f"{failed}; " + ", ".join(f"{name} {n:g}" for name, n in failures.items())),
     ]
-    deaths = stats["deaths"][: -DEATHS - 1 : -1]
-    columns = ("worker", "age_s", "lost", "why")
     return [
         Table(f"{stats['environment'] or 'server'} at {stats['address']}", (), server, left=(0, 1)),
         slow_table(stats["slow"]),
-        *host_tables(stats),
-        *permit_tables(stats),
-        *resource_tables(stats),
-        worker_table(stats),
-        *(
-            [records_table("ends of workers", deaths, columns, left=["worker", "why"])]
-            if deaths
-            else []
-        ),
+        *tables_of(stats, *RECORDS, DEATHS),
     ]
 
 

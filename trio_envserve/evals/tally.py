@@ -37,7 +37,6 @@ class ResultsTally:
         self.passed_from = passed_from
         """A rollout with at least this reward has passed."""
         self.found: dict[Name, RolloutResult] = {}
-        self.by_worker: Counter[str] = Counter()
         self.by_fault: Counter[str] = Counter()
         self.first_tracebacks: dict[str, str] = {}
         """The first traceback of each kind of failure: the others are not kept."""
@@ -57,7 +56,6 @@ class ResultsTally:
         self._count(result, 1)
 
     def _count(self, result: RolloutResult, times: int) -> None:
-        self.by_worker[result.worker] += times
         if result.failure is not None:
             self.by_fault[result.failure.fault] += times
         if result.score is not None:
