@@ -86,7 +86,7 @@ async def test_same_command_goes_on_and_another_evaluation_does_not(tmp_path: Pa
     done = await run(tmp_path, *ask, "-n", "8")
     assert (done.code, done.last["results"], done.last["resumed"]) == (0, 8, 5), done.err
     assert sorted((tmp_path / "ran").read_text().split()) == [str(n) for n in range(8)]
-    again = await run(tmp_path, "eval", "echo:Echo", "--resume", file, "-n", "8", *HERE)
+    again = await run(tmp_path, "eval", "echo:Echo", "--output", file, "-n", "8", *HERE)
     assert (again.last["results"], again.last["resumed"]) == (8, 8)
     assert [name for name in os.listdir(tmp_path) if name.startswith("r.")] == [file]
     before = (tmp_path / file).read_bytes()

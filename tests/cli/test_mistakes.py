@@ -113,8 +113,6 @@ USAGE: dict[str, dict[str, str]] = {
         "arithmetic --output mine.jsonl": "exists",
         "arithmetic --log-dir file/logs": "cannot ",
         "arithmetic --slice 7": "--slice takes START:STOP",
-        "arithmetic --output a --resume b": "give one",
-        "arithmetic --resume nosuch.jsonl": "nosuch.jsonl: No such file",
         "arithmetic --retry-errors": "give --output",
         "arithmetic -n 3 --slice 5: --workers 0": "only 3 inputs",
         "arithmetic --run r1": "own server forgets --run",

@@ -39,7 +39,7 @@ def test_what_a_killed_process_left_of_a_line_is_cut_off_and_what_is_whole_gone_
     whole = b"".join(pieces(a_record(0)))
     path.write_bytes(whole + b'{"index": 1, "value": "' + b"x" * 200_000)
     assert indexes(path) == [0]
-    file = open_results(str(path), must_exist=True)
+    file = open_results(str(path))
     found = take_up(file)
     assert [one.name for one in found.results] == [(0, 0)]
     assert found.runs == {("r", "e", "m")}

@@ -57,7 +57,7 @@ from ..evals.files import (
     write_table,
 )
 from ..evals.inputs import Slice, read_inputs
-from ..evals.plain import headline, plain_line
+from ..evals.plain import plain_line
 from ..evals.records import Name, RolloutFailure, RolloutResult, run_digest, usage_words
 from ..evals.run import (
     Evaluation,
@@ -68,7 +68,7 @@ from ..evals.run import (
     check_name,
     is_told,
 )
-from ..evals.statistics import bar, histogram, sparkline
+from ..evals.statistics import Bin, bar, histogram, sparkline
 from ..evals.tally import PERCENTILES, ResultsTally, retries
 from ..host.interpreters import find_interpreter, own_folders
 from ..logs import set_title
@@ -97,8 +97,10 @@ from .options import WithEndpoints, curve_option, level_option, role_option
 from .render import (
     Table,
     calls_words,
+    duration,
     number_of,
     progress,
+    rollouts_table,
     say,
     tokens_words,
 )
@@ -109,9 +111,8 @@ DEFAULT_N = 100
 ASKED_EVERY_S = 1.0
 
 _WIDTH = 30
-_MESSAGE = 70
 _NAME = 40
-_WORKER = 12
+_ROLLOUT = "input", "repeat", "duration_s", "worker", "error"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,10 +201,6 @@ class Eval(WithEndpoints):
     wait_s: float = option(
         30.0, "How long to wait for a server that is not there yet, or was lost.", above=0
     )
-    resume: str = option(
-        "", "As --output, but the file must exist. Only what is missing in it is run.",
-        metavar="FILE",
-    )  # fmt: skip
     retry_errors: bool = option(
         False, "When a file is continued, run rollouts again that ended in errors. With --run it "
         "is under another key. By default only missing rollouts run.",
@@ -223,11 +220,6 @@ class Eval(WithEndpoints):
     def args(self) -> dict[str, Any]:
         """The arguments of the environment."""
         return dict(self.server.get("args", {}))
-
-    @property
-    def file(self) -> str:
-        """The file of results."""
-        return self.output or self.resume
 
     def call(self) -> dict[str, Any]:
         """The options of each call."""
@@ -261,9 +253,7 @@ class Eval(WithEndpoints):
                 "there is another one"
             )
         check_options(self.run_name, self.address, self.server.get("journal"))
-        if self.output and self.resume:
-            raise ConfigError("--output and --resume both name the file of results: give one")
-        if self.retry_errors and not self.file:
+        if self.retry_errors and not self.output:
             raise ConfigError("--retry-errors is for a file that is continued: give --output")
 
 
@@ -321,7 +311,7 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
     set_title(f"trio-envserve eval of {asked.environment}")
     state = _State(stop)
     stop.so_far = lambda: _result(asked, state)
-    async with state.writing(asked.file, asked.run(), must_exist=bool(asked.resume)):
+    async with state.writing(asked.output, asked.run()):
         await _with_server(asked, own, stop, state)
     return _result(asked, state)
 
@@ -338,11 +328,9 @@ class WrittenResults:
         self.stop = stop
 
     @asynccontextmanager
-    async def writing(
-        self, path: str, run: Mapping[str, Any], *, must_exist: bool = False
-    ) -> AsyncIterator[None]:
+    async def writing(self, path: str, run: Mapping[str, Any]) -> AsyncIterator[None]:
         """Have the file of results, and finish it unless a signal came."""
-        async with Output.opened(path, run=run, must_exist=must_exist) as self.output:
+        async with Output.opened(path, run=run) as self.output:
             try:
                 yield
             except* ServerNotClosed as problem:
@@ -434,7 +422,7 @@ def _result(options: Eval, state: _State) -> Result:
     figures = evaluation.tally.summary()
     summary = {
         **figures,
-        **state.summary(options.environment, options.roles, options.file),
+        **state.summary(options.environment, options.roles, options.output),
         "rate": round(evaluation.progress.rate, 3),
         "retries": retries(state.counters, figures["rerun"]),
         "asked": state.asked,
@@ -456,7 +444,7 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
     if state.evaluation.gave_up:
         say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
     state.say_unwritten(summary)
-    if state.stop.asked.is_set() and options.run_name and not options.file:
+    if state.stop.asked.is_set() and options.run_name and not options.output:
         say(f"the server keeps results under --run {options.run_name} as long as it keeps keys; "
             "the same command goes on from there")  # fmt: skip
     if tally.errors:
@@ -609,7 +597,7 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
     )  # fmt: skip
     state.asked, state.resumed = plan.rollouts, len(tally.found)
     if state.resumed:
-        say(f"{options.file} has {state.resumed} of {state.asked} results; the rest is run")
+        say(f"{options.output} has {state.resumed} of {state.asked} results; the rest is run")
     model = options.model_name or options.model
     state.evaluation = evaluation = Evaluation(
         plan, tally, file=state.output.file, environment=state.served, model=model,
@@ -790,9 +778,7 @@ class Output:
 
     @classmethod
     @asynccontextmanager
-    async def opened(
-        cls, path: str, *, run: Mapping[str, Any], must_exist: bool = False
-    ) -> AsyncIterator[Output]:
+    async def opened(cls, path: str, *, run: Mapping[str, Any]) -> AsyncIterator[Output]:
         """Open a file, and read what it has.  Raises ConfigError if that is not of this
         evaluation."""
         output = cls()
@@ -800,7 +786,7 @@ class Output:
         output._path = path
         try:
             if path:
-                await trio.to_thread.run_sync(output._open, must_exist)
+                await trio.to_thread.run_sync(output._open)
             yield output
         finally:
             try:
@@ -809,7 +795,7 @@ class Output:
             except NotWritten as problem:
                 output.problem = problem
 
-    def _open(self, must_exist: bool) -> None:
+    def _open(self) -> None:
         path = self._path
         if path == "-":
             self.file = standard_output()
@@ -819,8 +805,7 @@ class Output:
             self.lines = lines_of(path)
             if os.path.exists(path) and not os.path.exists(self.lines):
                 _to_lines(path, self.lines)
-            must_exist = must_exist and os.path.exists(path)
-        self.file = open_results(self.lines or path, must_exist=must_exist)
+        self.file = open_results(self.lines or path)
         self._found = take_up(self.file, check)
         for run, environment, model in self._found.runs:
             if run != self.run:
@@ -959,7 +944,7 @@ def progress_line(evaluation: Evaluation, waits: str = "", verb: str = "eval") -
     how_far, tally = evaluation.progress, evaluation.tally
     mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
     reward = "" if mean is None else f", mean reward {mean:.4g}"
-    left = "" if how_far.ended_s or not how_far.left_s else f", {clock(how_far.left_s)} left"
+    left = "" if how_far.ended_s or not how_far.left_s else f", {duration(how_far.left_s)} left"
     return (
         f"{verb}: {how_far.done}/{how_far.total} done, {tally.errors} errors{reward}, "
         f"{how_far.rate:.1f}/s, {how_far.seconds:.1f} s{left}"
@@ -970,7 +955,7 @@ def progress_line(evaluation: Evaluation, waits: str = "", verb: str = "eval") -
 def progress_tables(evaluation: Evaluation, seen: Seen, title: str) -> list[Table]:
     """How far it is, for people."""
     progress, tally = evaluation.progress, evaluation.tally
-    left = "…" if progress.left_s is None else clock(progress.left_s)
+    left = "…" if progress.left_s is None else duration(progress.left_s)
     done = bar(progress.done, max(progress.total, 1), _WIDTH).ljust(_WIDTH)
     rows = [
         ("rollouts", f"{done} {progress.done} of {progress.total}"),
@@ -997,13 +982,6 @@ def _rewards(evaluation: Evaluation) -> str:
     return f"mean {tally.reward_sum / tally.reward_count:.4g} of {tally.reward_count}  {shape}"
 
 
-def clock(seconds: float) -> str:
-    """Seconds for people: ``1:05`` or ``2:00:07``."""
-    whole = int(min(seconds, 359_999))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
-
-
 # -- its summary -----------------------------------------------------------------------
 
 
@@ -1021,9 +999,9 @@ def summary_tables(summary: Mapping[str, Any], title: str) -> list[Table]:
         ]
         columns = ("class", "code", "what is known", "fault", "count")
         tables.append(Table("errors", columns, errors, left=(0, 1, 2, 3)))
-        tables.append(_rollouts("failed rollouts", summary["failed"]))
+        tables.append(rollouts_table("failed rollouts", summary["failed"], *_ROLLOUT))
     if summary["slowest"]:
-        tables.append(_rollouts("slowest rollouts", summary["slowest"]))
+        tables.append(rollouts_table("slowest rollouts", summary["slowest"], *_ROLLOUT))
     return tables
 
 
@@ -1078,14 +1056,12 @@ def _histograms(summary: Mapping[str, Any]) -> list[Table]:
     ]  # fmt: skip
 
 
-def _bars(bins: Sequence[Mapping[str, float]]) -> list[tuple[str, ...]]:
+def _bars(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     most = max(each["number"] for each in bins)
     rows: list[tuple[str, ...]] = []
     for each in bins:
-        low, high = each["low"], each["high"]
-        label = f"{low:.4g}" if low == high else f"{low:.4g} … {high:.4g}"
         line = bar(each["number"], most, _WIDTH).ljust(_WIDTH)
-        rows.append((label, line, f"{each['number']:.0f}"))
+        rows.append((Bin(**each).label, line, f"{each['number']:.0f}"))
     return rows
 
 
@@ -1096,21 +1072,3 @@ def _latencies(summary: Mapping[str, Any]) -> Table:
         for what, key in (("caller's wait", "took_s"), ("execution", "duration_s"))
     ]
     return Table("latency in seconds", ("", *names), rows)
-
-
-def _rollouts(title: str, rollouts: Sequence[Mapping[str, Any]]) -> Table:
-    columns: tuple[str, ...] = ("input", "repeat", "seconds", "worker")
-    rows = [_which(one) for one in rollouts]
-    if any(row[-1] for row in rows):
-        return Table(title, (*columns, "error"), rows, left=(0, 3, 4))
-    return Table(title, columns, [row[:-1] for row in rows], left=(0, 3))
-
-
-def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
-    error = one["error"]
-    what = ""
-    if error is not None:
-        what = f"{short_type(error['type']) or error['class']}: {error['message']}"
-    message = plain_line(headline(what), _MESSAGE)
-    worker = plain_line(one["worker"], _WORKER)
-    return str(one["index"]), str(one["repeat"]), number_of(one["duration_s"]), worker, message

@@ -17,7 +17,7 @@ from ..core.errors import ConfigError
 from ..evals.comparison import Comparison, as_record, compare
 from ..evals.files import Entry, NotWritten, Overview, chosen, overview, record_at
 from ..evals.page import Line, page
-from ..evals.plain import headline, plain_line
+from ..evals.plain import plain_line
 from ..evals.report import (
     Survey,
     Written,
@@ -29,9 +29,10 @@ from ..evals.report import (
 )
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
+from ..evals.tally import shown
 from ..options import argument, option
 from .common import OK, UNWRITTEN, CommandError, Result, StopRequest, nothing
-from .render import Table, number_of, say
+from .render import Table, number_of, rollouts_table, say
 from .verbs import VerbOptions, verb
 
 STYLES = {
@@ -93,7 +94,10 @@ async def show(asked: Show, stop: StopRequest) -> Result:
     if asked.as_json or asked.as_list or not entries or not is_seen:
         rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
         summary = {"file": file, "count": len(entries), "rollouts": rollouts}
-        return Result(OK, summary, [list_table(file, found, entries)])
+        about = ", ".join(filter(None, found.about.values()))
+        title = f"{file}: {len(entries)} of {len(found.entries)} rollouts ({about})"
+        columns = ("number", "input", "repeat", "reward", "duration_s", "error")
+        return Result(OK, summary, [rollouts_table(title, rollouts[:LISTED], *columns)])
     stop.on_first = nothing  # Ctrl-C is the pager's
 
     def pages() -> Iterator[str]:
@@ -133,30 +137,11 @@ def rich_page(lines: Sequence[Line]) -> Any:
     return Text("\n").join(Text(line.text, STYLES.get(line.style, "")) for line in lines)
 
 
-def list_table(file: str, found: Overview, entries: Sequence[Entry]) -> Table:
-    """A line for each rollout."""
-    about = ", ".join(filter(None, found.about.values()))
-    title = f"{file}: {len(entries)} of {len(found.entries)} rollouts ({about})"
-    rows = []
-    for number, (_, result, _) in enumerate(entries[:LISTED], 1):
-        failure = result.failure
-        error = "" if failure is None else f"{failure.type or failure.kind}: {failure.message}"
-        rows.append(
-            (str(number), str(result.index), str(result.repeat), number_of(result.reward),
-             number_of(result.duration_s), plain_line(headline(error), 60))
-        )  # fmt: skip
-    columns = ("number", "input", "repeat", "reward", "seconds", "error")
-    return Table(title, columns, rows, left=(0, 5))
-
-
 def _listed(number: int, entry: Entry) -> dict[str, Any]:
     result = entry.result
-    failure = result.failure
     return {
-        "number": number, "index": result.index, "repeat": result.repeat, "reward": result.score,
-        "metrics": _finite(result.metrics), "worker": result.worker,
-        "duration_s": result.duration_s, "took_s": result.took_s,
-        "error": None if failure is None else failure.to_record(traceback=False),
+        "number": number, **shown(result), "reward": result.score,
+        "metrics": _finite(result.metrics),
     }  # fmt: skip
 
 

@@ -172,9 +172,9 @@ class ResultsFile:
                 os.close(fd)
 
 
-def open_results(path: str, *, must_exist: bool = False) -> ResultsFile:
+def open_results(path: str) -> ResultsFile:
     """Open a file of results, made anew or with what it has.  Raises ConfigError."""
-    flags = os.O_RDWR | os.O_CLOEXEC | (0 if must_exist else os.O_CREAT)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT
     with _told(path):
         if not stat.S_ISREG(_mode(path)):
             flags = os.O_WRONLY | os.O_CLOEXEC

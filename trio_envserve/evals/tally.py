@@ -136,8 +136,8 @@ class ResultsTally:
             "left_out_of_gradient": sum(
                 one.failure is not None and one.failure.mask for one in found
             ),
-            "failed": [_shown(one) for group in self.failed().values() for one in group[:SHOWN]],
-            "slowest": [_shown(one) for one in slowest(found)],
+            "failed": [shown(one) for group in self.failed().values() for one in group[:SHOWN]],
+            "slowest": [shown(one) for one in slowest(found)],
             "took_s": percentiles([one.took_s for one in found]),
             "duration_s": percentiles(
                 [one.duration_s for one in found if one.duration_s is not None]
@@ -209,7 +209,8 @@ def _odd(one: RolloutResult) -> str:
     return "nan" if math.isnan(one.reward) else "infinite"
 
 
-def _shown(one: RolloutResult) -> dict[str, Any]:
+def shown(one: RolloutResult) -> dict[str, Any]:
+    """A rollout in a list, as plain data."""
     return {
         "index": one.index, "repeat": one.repeat, "worker": one.worker,
         "duration_s": one.duration_s, "took_s": round(one.took_s, 6),
