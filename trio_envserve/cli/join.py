@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -26,10 +26,10 @@ from ..logs import set_title
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server.options import check_slots, pairs
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest
-from .options import Logged, curve_option
-from .render import emit, put, say
-from .service import SAY_EVERY_S, Service, ServiceState, open_service
+from .common import NOT_STARTED, SERVICE, Result, StopRequest
+from .options import curve_option
+from .render import say
+from .service import SAY_EVERY_S, Service, ServiceOptions, ServiceState, open_service
 from .verbs import server_options, verb
 
 SAY_FIRST_S = 0.5
@@ -37,7 +37,7 @@ SAY_FIRST_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Join(Logged):
+class Join(ServiceOptions):
     """The options of ``join``."""
 
     address: str = argument("The router's address for hosts.")
@@ -57,10 +57,6 @@ class Join(Logged):
         "worker_command", "worker_python", "args", "worker_environ"
     )
     curve: str | None = curve_option(common=True)
-    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
-    exit_with_parent: bool = option(
-        False, "Stop at once when the process that started this one has ended."
-    )
 
 
 @verb(
@@ -107,51 +103,32 @@ async def join(asked: Join, stop: StopRequest) -> Result:
 
 
 async def _join(asked: Join, opened: dict[str, Any], stop: StopRequest) -> Result:
-    began_s = trio.current_time()
-    drained = False
-    async with (
-        open_service(stop, exit_with_parent=asked.exit_with_parent) as (service, _),
-        open_host(**opened) as host,
-    ):
+    drained, count = False, opened["workers"]
+    async with open_service(asked, stop) as service, open_host(**opened) as host:
         stop.kill = host.kill
         set_title(f"trio-envserve host {host.name} of {host.address}")
-        service.look = partial(_seen, host, opened["workers"], stop)
-        announce = partial(_announce, asked.as_json, opened["workers"], host)
-        announce("joining")
+        service.look = partial(_seen, host, count, stop)
+        about = {"host": host.name, "address": host.address}
+        workers = count if isinstance(count, int) else str(count)
+        line = f"host {host.name} joins {host.address} with {count} workers"
+        service.announce("joining", line, **about, workers=workers)
         with stop.hurry:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(collect_seldom)
-                nursery.start_soon(_follow, announce, host, service)
+                nursery.start_soon(_follow, host, service, {**about, "workers": workers})
                 await stop.asked.wait()
                 nursery.cancel_scope.cancel()
-            service.tell()
-            drained = await _leave(asked.drain_s, host, stop)
-    seconds = round(trio.current_time() - began_s, 3)
-    summary = {
-        "event": "stopped", "host": host.name, "address": host.address, "pid": os.getpid(),
-        "why": stop.why or "parent ended", "drained": drained, "seconds": seconds,
-    }  # fmt: skip
-    if stop.at_once:
-        say("stopped at once; the workers and their executions were killed")
-        return Result(AT_ONCE, summary)
-    say(f"stopped after {seconds:.1f} s; no worker of this host is left")
-    return Result(OK, summary)
+
+            async def leave(drain_s: float) -> bool:
+                with trio.move_on_after(drain_s) as waiting:
+                    await host.leave()
+                return not waiting.cancelled_caught
+
+            drained = await service.drained(f"{host.workers} workers", partial(_left, host), leave)
+    return service.stopped("; no worker of this host is left", **about, drained=drained)
 
 
-def _announce(
-    as_json: bool, count: int | WorkerRange, host: JoinedHost, event: str, **more: str
-) -> None:
-    about = {"host": host.name, "address": host.address, "pid": os.getpid()}
-    if as_json:
-        workers = count if isinstance(count, int) else str(count)
-        emit({"event": event, **about, "workers": workers, **more})
-    elif event == "joining":
-        put(f"host {host.name} joins {host.address} with {count} workers (pid {os.getpid()})")
-    elif event == "joined":
-        say(f"joined {host.address}: {count} workers run {host.serves}")
-
-
-async def _follow(announce: Callable[..., None], host: JoinedHost, service: Service) -> None:
+async def _follow(host: JoinedHost, service: Service, about: Mapping[str, Any]) -> None:
     """Say when the router has it and when not, and raise what makes it hopeless."""
     said, said_s, joined = "", trio.current_time() - SAY_EVERY_S + SAY_FIRST_S, False
     while True:
@@ -159,12 +136,13 @@ async def _follow(announce: Callable[..., None], host: JoinedHost, service: Serv
         now_s = trio.current_time()
         if host.is_joined and host.holds_lease and host.serves:
             if not joined:
-                announce("joined", environment=host.serves)
+                line = f"joined {host.address}: {about['workers']} workers run {host.serves}"
+                service.announce("joined", line, **about, environment=host.serves)
                 service.tell()
             joined, said = True, ""
         elif trouble := host.trouble:
             if joined:
-                announce("apart", reason=trouble)
+                service.announce("apart", "", **about, reason=trouble)
                 joined, said = False, "joined"
             if (said and trouble != said) or now_s >= said_s + SAY_EVERY_S:
                 left = f"; {host.workers} workers go on as long as the lease holds"
@@ -173,28 +151,9 @@ async def _follow(announce: Callable[..., None], host: JoinedHost, service: Serv
         await host.wait_changed()
 
 
-async def _leave(drain_s: float, host: JoinedHost, stop: StopRequest) -> bool:
-    """Let running work end, and say what it waits for; whether all of it has ended."""
-    if host.workers:
-        say(
-            f"{stop.why or 'asked to stop'}: taking no new work; waiting up to "
-            f"{drain_s:g} s for {host.workers} workers (again to stop at once)"
-        )
-    with trio.move_on_after(drain_s):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell_leaving, host)
-            await host.leave()
-            nursery.cancel_scope.cancel()
-        return True
-    say(f"not drained after {drain_s:g} s: {host.workers} workers are killed")
-    return False
-
-
-async def _tell_leaving(host: JoinedHost) -> None:
-    while True:
-        await trio.sleep(SAY_EVERY_S)
-        apart = f"; {host.trouble}" if host.trouble else ""
-        say(f"waiting: {host.workers} workers have not ended{apart}")
+def _left(host: JoinedHost) -> str:
+    apart = f"; {host.trouble}" if host.trouble else ""
+    return f"{host.workers} workers have not ended{apart}"
 
 
 def _seen(host: JoinedHost, workers: object, stop: StopRequest) -> ServiceState:

@@ -42,7 +42,7 @@ from .common import (
 )
 from .options import Logged, level_option
 from .render import say
-from .serve import tell_not_ready
+from .serve import gist, wait_ready
 from .verbs import server_options, verb
 
 VARIABLE = "TRIO_ENVSERVE_ADDRESS"
@@ -129,9 +129,7 @@ async def _run_with(
             code = await _run([program, *asked.command[1:]], server, stop)
             summary["seconds"] = round(trio.current_time() - began_s, 3)
         stats = server.stats().to_record()
-    summary["stats"] = {
-        key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")
-    }
+    summary["stats"] = gist(stats)
     if stop.at_once:
         say("stopped at once; the command was killed, and the workers with their executions")
         return Result(AT_ONCE, summary)
@@ -145,10 +143,7 @@ async def _ready(server: Server, stop: StopRequest) -> bool:
     """Wait until a worker is ready; returns False if a signal came before."""
     with stop.hurry, trio.CancelScope() as waiting:
         stop.on_first = waiting.cancel
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(tell_not_ready, server)
-            await server.wait_ready()
-            nursery.cancel_scope.cancel()
+        await wait_ready(server)
     return not stop.asked.is_set()
 
 

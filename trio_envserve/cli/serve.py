@@ -14,7 +14,6 @@ before the server elsewhere is there, and stay open while it is gone.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -25,7 +24,6 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
-from ..doors.opening import listen, parse_bind
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..extras import needs_extra
@@ -38,15 +36,15 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server import Server, open_server
 from ..server.options import completed
 from .at_server import LOOK_S, tell_health
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest, check_named, nothing
+from .common import NOT_STARTED, SERVICE, Result, StopRequest, check_named, nothing
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
-from .render import emit, put, say
-from .service import SAY_EVERY_S, Service, ServiceState, open_service
+from .render import say
+from .service import SAY_EVERY_S, ServiceOptions, ServiceState, keep_saying, open_service
 from .verbs import door_options, server_options, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeOptions(WithEndpoints):
+class ServeOptions(ServiceOptions, WithEndpoints):
     """The options of ``serve``."""
 
     server: Mapping[str, Any] = server_options(bind=DEFAULT_ADDRESS)
@@ -62,15 +60,9 @@ class ServeOptions(WithEndpoints):
         "stay open while it is gone.", metavar="ADDRESS", group="Who may come in",
     )  # fmt: skip
     door_curve: str | None = curve_option(needs="door_only", group="Who may come in")
-    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
     keep_trying: bool = option(
         False,
         "Do not exit if the environment cannot be set up; try again.",
-        group="Starting and stopping",
-    )
-    exit_with_parent: bool = option(
-        False,
-        "Stop at once when the process that started this one has ended.",
         group="Starting and stopping",
     )
     otlp: str | None = option(
@@ -166,16 +158,16 @@ async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
     spans = asked.spans()
     options |= asked.start_logging("server")
     options["worker_otlp"] = None if spans is None else dataclasses.asdict(spans)
-    serving = Serving(
-        options.get("environment") or command or "", asked.as_json, asked.drain_s,
-        asked.keep_trying, asked.exit_with_parent, doors_of(asked, options), options,
+    serve = partial(
+        serve_until_asked, asked, options, stop, doors=doors_of(asked, options),
+        keep_trying=asked.keep_trying,
     )  # fmt: skip
     if spans is None:
-        return await serve_until_asked(serving, stop)
+        return await serve()
     # Before the server is opened: it looks then whether this process keeps traces.
     await trio.to_thread.run_sync(try_to_configure, spans, "server")
     try:
-        return await serve_until_asked(serving, stop)
+        return await serve()
     finally:
         finish()
 
@@ -187,8 +179,6 @@ class AskedDoor(NamedTuple):
     """A door that is asked for."""
 
     name: str
-    bind: str
-    """Its address, which begins with a scheme."""
     open: Callable[..., AbstractAsyncContextManager[Any]]
     """Opens it for a server, or the address of one."""
 
@@ -207,26 +197,13 @@ def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]
     if "bind" in asked.http:
         insecure = asked.lets_all(options)
         http = partial(open_http_door, **asked.http, insecure=insecure, transport=transport)
-        doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
+        doors.append(AskedDoor("http", http))
     if "bind" in asked.verifiers:
         verifiers = partial(
             open_verifiers_door, **asked.verifiers, insecure=asked.insecure, transport=transport
         )
-        doors.append(AskedDoor("verifiers", asked.verifiers["bind"], verifiers))
+        doors.append(AskedDoor("verifiers", verifiers))
     return doors
-
-
-async def check_doors(doors: Sequence[AskedDoor]) -> None:
-    """Find out what would keep the doors from being opened, before anything is started: an
-    address in use.  Raises ConfigError and ServerStartError."""
-    for door in doors:
-        if door.bind.startswith("tcp://"):
-            try:
-                listeners = await listen(parse_bind(door.bind))
-            except ServerStartError as error:
-                raise ServerStartError(f"{error}; nothing was started") from error
-            for listener in listeners:
-                await listener.aclose()
 
 
 @asynccontextmanager
@@ -246,7 +223,6 @@ async def open_doors(
 
 async def _keep_doors(asked: ServeOptions, address: str, stop: StopRequest) -> Result:
     """Keep the doors to a server elsewhere open until the command is asked to stop."""
-    began_s = trio.current_time()
     doors = doors_of(asked, asked.server)
     if not doors:
         raise ConfigError("--door-only needs a door: --http HOST:PORT or --verifiers-bind ADDRESS")
@@ -256,182 +232,106 @@ async def _keep_doors(asked: ServeOptions, address: str, stop: StopRequest) -> R
     with trio.CancelScope() as everything:
         stop.kill = everything.cancel
         async with (
-            open_service(stop, exit_with_parent=asked.exit_with_parent),
+            open_service(asked, stop) as service,
             open_doors(doors, address, curve) as (places, opened),
             trio.open_nursery() as nursery,
         ):
             set_title(f"trio-envserve doors of {address}")
-            about = {**places, "address": address, "pid": os.getpid()}
-            if asked.as_json:
-                emit({"event": "serving", **about})
-            else:
-                put(f"serving {address} at {' and '.join(places.values())} (pid {os.getpid()})")
+            at, about = " and ".join(places.values()), {**places, "address": address}
+            service.announce("serving", f"serving {address} at {at}", **about)
             nursery.start_soon(tell_health, opened[0], float("inf"))
 
             async def tell_ready() -> None:
                 while opened[0].health().health is not Health.HEALTHY:  # noqa: ASYNC110  # no event
                     await trio.sleep(LOOK_S)
-                if asked.as_json:
-                    emit({"event": "ready", **about})
-                else:
-                    say(f"ready at {' and '.join(places.values())}")
+                service.announce("ready", f"ready at {at}", **about)
 
             nursery.start_soon(tell_ready)
             await stop.asked.wait()
             say(f"{stop.why or 'asked to stop'}: no new requests; what is under way is answered")
             nursery.cancel_scope.cancel()
-    summary: dict[str, Any] = {
-        "event": "stopped", "address": address, "pid": os.getpid(),
-        "why": stop.why or "parent ended", "seconds": round(trio.current_time() - began_s, 3),
-    }  # fmt: skip
-    return Result(AT_ONCE if stop.at_once else OK, summary)
+    return service.stopped("", address=address)
 
 
 # -- the server -------------------------------------------------------------------------
 
 
-class Serving(NamedTuple):
-    """The server's options, parsed."""
-
-    served: str
-    """The environment's name, or the worker command."""
-    as_json: bool
-    drain_s: float
-    keep_trying: bool
-    exit_with_parent: bool
-    doors: Sequence[AskedDoor]
-    open: dict[str, Any]
-    """Arguments of :func:`~trio_envserve.open_server`."""
-    beside: Callable[[Server], Awaitable[None]] | None = None
-    """A task that runs beside the server, and ends a little later."""
-
-
-async def serve_until_asked(options: Serving, stop: StopRequest) -> Result:
-    """Serve, drain, and say what came of it."""
-    began_s = trio.current_time()
-    async with open_service(
-        stop, exit_with_parent=options.exit_with_parent
-    ) as (service, background):  # fmt: skip
-        await check_doors(options.doors)
-        drained = False
-        broken: list[str] = []
-        async with open_server(**options.open) as server:
+async def serve_until_asked(
+    asked: ServiceOptions, options: Mapping[str, Any], stop: StopRequest, *,
+    doors: Sequence[AskedDoor] = (), keep_trying: bool = False,
+    beside: Callable[[Server], Awaitable[None]] | None = None,
+) -> Result:  # fmt: skip
+    """Open a server with these options, serve, drain, and say what came of it.  ``beside`` runs
+    beside the server, and ends a little later.  Raises ServerStartError if the environment is
+    broken, unless it is to be tried again."""
+    served = options.get("environment") or options.get("worker_command") or ""
+    drained = False
+    async with open_service(asked, stop) as service:
+        async with open_server(**options) as server:
             stop.kill = server.kill
-            address = server.address
-            set_title(f"trio-envserve server of {options.served} at {address}")
+            about = {"environment": served, "address": server.address}
+            set_title(f"trio-envserve server of {served} at {server.address}")
             service.look = partial(_seen, server)
-            async with open_doors(options.doors, server) as (places, _):
-                at = {"hosts": server.hosts_address} if server.hosts_address else {}
-                _announce(options, "serving", server, places | at)
-                if options.beside is not None:
-                    background.start_soon(options.beside, server)
+            async with open_doors(doors, server) as (places, _):
+                if server.hosts_address:
+                    places["hosts"] = server.hosts_address
+                built_in = " (built in)" if served == DEFAULT_ENVIRONMENT else ""
+                at = " and ".join((server.address, *places.values()))
+                line = f"serving {served}{built_in} at {at}"
+                service.announce("serving", line, **about, **_workers(server), **places)
+                if beside is not None:
+                    service.background.start_soon(beside, server)
                 with stop.hurry:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(collect_seldom)
-                        nursery.start_soon(_tell_ready, options, server, stop, broken, service)
+
+                        async def tell_ready() -> None:
+                            await wait_ready(server, keep_trying=keep_trying)
+                            line = f"ready at {server.address}"
+                            service.announce("ready", line, **about, **_workers(server))
+                            service.tell()
+
+                        nursery.start_soon(tell_ready)
                         await stop.asked.wait()
                         nursery.cancel_scope.cancel()
-                    if not broken:
-                        drained = await _drain(options, server, stop, service)
+                    running = f"{server.stats().running} executions"
+                    drained = await service.drained(running, partial(_left, server), server.drain)
             stats = server.stats().to_record()
-    summary: dict[str, Any] = {
-        "event": "stopped",
-        "environment": options.served,
-        "address": address,
-        "pid": os.getpid(),
-        "why": stop.why or ("parent ended" if stop.at_once else "environment broken"),
-        "drained": drained,
-        "seconds": round(trio.current_time() - began_s, 3),
-        "stats": {key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")},
-    }
-    if stop.at_once:
-        say("stopped at once; the workers and their executions were killed")
-        return Result(AT_ONCE, summary)
-    if broken:
-        say(f"error: {broken[0]}")
-        summary["error"] = {"type": "ServerStartError", "message": broken[0]}
-        return Result(NOT_STARTED, summary)
     cache = stats["cache"]
-    say(
-        f"stopped after {summary['seconds']:.1f} s: {cache['entered']} requests entered, "
-        f"{cache['completed']} completed"
-    )
-    return Result(OK, summary)
+    return service.stopped(
+        f": {cache['entered']} requests entered, {cache['completed']} completed", **about,
+        drained=drained, stats=gist(stats),
+    )  # fmt: skip
 
 
-def _announce(
-    options: Serving, event: str, server: Server, doors: Mapping[str, str] | None = None
-) -> None:
-    if options.as_json:
+def _workers(server: Server) -> dict[str, int]:
+    status = server.status()
+    return {"ready": status.ready, "workers": status.workers}
+
+
+def gist(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics that a verb has in its last line."""
+    return {name: stats[name] for name in ("cache", "worker_restarts", "sessions", "malformed")}
+
+
+async def wait_ready(server: Server, *, keep_trying: bool = False) -> None:
+    """Wait for a worker, and say why none is ready.  Raises ServerStartError."""
+
+    def why() -> str:
         status = server.status()
-        emit(
-            {
-                "event": event, "environment": options.served, "address": server.address,
-                "pid": os.getpid(), "ready": status.ready, "workers": status.workers,
-                **(doors or {}),
-            }
-        )  # fmt: skip
-    elif event == "serving":
-        also = "".join(f" and {address}" for address in (doors or {}).values())
-        built_in = " (built in)" if options.served == DEFAULT_ENVIRONMENT else ""
-        put(f"serving {options.served}{built_in} at {server.address}{also} (pid {os.getpid()})")
-    else:
-        say(f"ready at {server.address}")
+        return "" if status.status is ServerStatus.READY else f"not ready yet: {status.reason}"
 
-
-async def _tell_ready(
-    options: Serving, server: Server, stop: StopRequest, broken: list[str], service: Service
-) -> None:
-    """Say when a worker is ready, and until then why none is."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell_not_ready, server)
-        ready = False
-        while not ready and not broken:
+        nursery.start_soon(keep_saying, why)
+        while True:
             try:
                 await server.wait_ready()
-                ready = True
-            except ServerStartError as error:
-                if options.keep_trying:
-                    await trio.sleep(SAY_EVERY_S)
-                else:
-                    broken.append(str(error))
-                    stop.ask()
+                break
+            except ServerStartError:
+                if not keep_trying:
+                    raise
+                await trio.sleep(SAY_EVERY_S)
         nursery.cancel_scope.cancel()
-    if ready:
-        _announce(options, "ready", server)
-        service.tell()
-
-
-async def tell_not_ready(server: Server) -> None:
-    """Say why a server is not ready, every few seconds."""
-    while True:
-        await trio.sleep(SAY_EVERY_S)
-        status = server.status()
-        if status.status is not ServerStatus.READY:
-            say(f"not ready yet: {status.reason}")
-
-
-async def _drain(options: Serving, server: Server, stop: StopRequest, service: Service) -> bool:
-    """Let running work end, and say what the server waits for."""
-    running = server.stats().running
-    say(
-        f"{stop.why or 'asked to stop'}: taking no new work; waiting up to {options.drain_s:g} s "
-        f"for {running} executions (again to stop at once)"
-    )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell_draining, server, service)
-        drained = await server.drain(options.drain_s)
-        nursery.cancel_scope.cancel()
-    if not drained:
-        say(f"not drained after {options.drain_s:g} s: {_left(server)}; cancelling")
-    return drained
-
-
-async def _tell_draining(server: Server, service: Service) -> None:
-    service.tell()
-    while True:
-        await trio.sleep(SAY_EVERY_S)
-        say(f"waiting: {_left(server)}")
 
 
 def _left(server: Server) -> str:

@@ -18,18 +18,21 @@ that come and go.)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import trio
 
 from ..evals.plain import plain_line
 from ..host.allocator import keep_freed_memory
-from .common import StopRequest, nothing
-from .render import say
+from ..options import option
+from .common import AT_ONCE, OK, Result, StopRequest, nothing
+from .options import Logged
+from .render import emit, put, say
 
 SAY_EVERY_S: Final = 3.0
 """The pause between lines about what the command waits for."""
@@ -46,14 +49,45 @@ POLL_S = 0.25
 """The pause between two checks for the parent if the system has no pidfd."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServiceOptions(Logged):
+    """The options of a verb that goes on until it is asked to stop."""
+
+    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
+    exit_with_parent: bool = option(
+        False, "Stop at once when the process that started this one has ended.",
+        group="Starting and stopping",
+    )  # fmt: skip
+
+
 @final
 class Service:
-    """The running of a service: its tasks beside the work."""
+    """The running of a service: what it tells, its tasks beside the work, and its end."""
 
-    def __init__(self, manager: Manager | None) -> None:
+    def __init__(
+        self, asked: ServiceOptions, stop: StopRequest, manager: Manager | None,
+        background: trio.Nursery,
+    ) -> None:  # fmt: skip
         self.look: Callable[[], ServiceState] | None = None
         """Says how the service is, once it is there."""
+        self.background = background
+        """For tasks beside the work, which are cancelled when that has ended."""
+        self._asked = asked
+        self._stop = stop
         self._manager = manager
+        self._began_s = trio.current_time()
+        self._is_announced = False
+
+    def announce(self, event: str, line: str, **about: Any) -> None:
+        """Tell an event: an object on standard output, or a line for people, of which the first
+        is there, too."""
+        if self._asked.as_json:
+            emit({"event": event, "pid": os.getpid(), **about})
+        elif not self._is_announced:
+            put(f"{line} (pid {os.getpid()})")
+        elif line:
+            say(line)
+        self._is_announced = True
 
     def tell(self) -> None:
         """Tell the service manager how it is now, if there is one."""
@@ -68,21 +102,57 @@ class Service:
                     self.tell()
                     await trio.sleep(self._manager.beat_s)
 
+    async def drained(
+        self, running: str, left: Callable[[], str], drain: Callable[[float], Awaitable[bool]]
+    ) -> bool:
+        """Let running work end, and say what it waits for; whether all of it has ended."""
+        drain_s = self._asked.drain_s
+        self.tell()
+        say(
+            f"{self._stop.why or 'asked to stop'}: taking no new work; waiting up to {drain_s:g} s "
+            f"for {running} (again to stop at once)"
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_saying, lambda: f"waiting: {left()}")
+            drained = await drain(drain_s)
+            nursery.cancel_scope.cancel()
+        if not drained:
+            say(f"not drained after {drain_s:g} s: {left()}; cancelling")
+        return drained
+
+    def stopped(self, line: str, **about: Any) -> Result:
+        """The result of a service that has ended as it was asked."""
+        stop, seconds = self._stop, round(trio.current_time() - self._began_s, 3)
+        why = stop.why or ("parent ended" if stop.at_once else "environment broken")
+        summary = {
+            "event": "stopped", "pid": os.getpid(), "why": why, "seconds": seconds, **about
+        }  # fmt: skip
+        if stop.at_once:
+            say("stopped at once; the workers and their executions were killed")
+            return Result(AT_ONCE, summary)
+        say(f"stopped after {seconds:.1f} s{line}")
+        return Result(OK, summary)
+
+
+async def keep_saying(line: Callable[[], str]) -> None:
+    """Say a line every few seconds, as long as there is one, until cancelled."""
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        if text := line():
+            say(text)
+
 
 @asynccontextmanager
-async def open_service(
-    stop: StopRequest, *, exit_with_parent: bool
-) -> AsyncIterator[tuple[Service, trio.Nursery]]:
-    """Run a service in the block, which waits for ``stop.asked``, with a nursery for more tasks
-    beside it."""
+async def open_service(asked: ServiceOptions, stop: StopRequest) -> AsyncIterator[Service]:
+    """Run a service in the block, which waits for ``stop.asked``."""
     stop.on_first = nothing
     keep_freed_memory()
-    service = Service(Manager.of(os.environ))
     async with trio.open_nursery() as nursery:
+        service = Service(asked, stop, Manager.of(os.environ), nursery)
         nursery.start_soon(service.keep_telling)
-        if exit_with_parent:
+        if asked.exit_with_parent:
             nursery.start_soon(stop_with_parent, stop.parent, stop)
-        yield service, nursery
+        yield service
         nursery.cancel_scope.cancel()
 
 

@@ -33,9 +33,10 @@ from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
 from ..server.options import completed, pairs
 from .common import NOT_STARTED, SERVICE, Result, StopRequest, nothing
-from .options import DEFAULT_ADDRESS, Logged
+from .options import DEFAULT_ADDRESS
 from .render import say
-from .serve import Serving, serve_until_asked
+from .serve import serve_until_asked
+from .service import ServiceOptions
 from .verbs import server_options, verb
 
 LAUNCHERS = ("ray", "slurm")
@@ -47,7 +48,7 @@ def _hosts(said: Any) -> WorkerRange:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Up(Logged):
+class Up(ServiceOptions):
     """The options of ``up``."""
 
     launcher: str = argument("What starts hosts.", choices=LAUNCHERS, metavar="ray|slurm")
@@ -83,7 +84,6 @@ class Up(Logged):
     server: Mapping[str, Any] = server_options(
         "args", "limits", "bind", "fence_s", bind=DEFAULT_ADDRESS, fence_s=FENCE_S
     )
-    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0)
 
 
 @verb(
@@ -126,16 +126,12 @@ async def up(asked: Up, stop: StopRequest) -> Result:
                 name=f"{asked.launcher}-{secrets.token_hex(4)}",
             )  # fmt: skip
 
-        serving = Serving(
-            asked.environment, asked.as_json, asked.drain_s, True, False, [],
-            {
-                "bind": DEFAULT_ADDRESS, **options, "environment": asked.environment,
-                "workers": 0, "hosts_bind": at, "curve": keys.of_server,
-            },
-            beside,
-        )  # fmt: skip
+        served = {
+            "bind": DEFAULT_ADDRESS, **options, "environment": asked.environment, "workers": 0,
+            "hosts_bind": at, "curve": keys.of_server,
+        }  # fmt: skip
         with _written(asked.key_file, keys.of_client):
-            return await serve_until_asked(serving, stop)
+            return await serve_until_asked(asked, served, stop, keep_trying=True, beside=beside)
 
 
 @contextmanager
