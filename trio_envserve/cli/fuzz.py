@@ -21,10 +21,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
+from .. import foreign
 from ..core.errors import ConfigError
 from ..core.work import WorkInput, WorkState
 from ..lab.exploration.configurations import Configuration, configuration, showing
@@ -40,7 +41,7 @@ from ..retrylab.failure import saved_system
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from .common import OK, USAGE, CommandError, Result, StopRequest
-from .render import Table, progress, put, say
+from .render import Table, progress, say
 from .verbs import VerbOptions, verb
 
 FAILED = 1
@@ -192,7 +193,7 @@ class Fuzz(VerbOptions):
 
     def failed(self, *, broke: bool) -> int:
         """The exit code: a mutant should be caught."""
-        return FAILED if broke != bool(self.mutant) else 0
+        return FAILED if broke != bool(self.mutant) else OK
 
 
 @verb(
@@ -227,49 +228,57 @@ async def fuzz(asked: Fuzz, stop: StopRequest) -> Result:
       trio-envserve fuzz --protocol examples/kv_store.py:FORGETFUL
     """
     asked.check()
-    made_by = origin()
-
-    def interrupted() -> Result:
-        say("interrupted")  # before there was any result
-        return Result(stop.interrupted_code, {"interrupted": True, **made_by})
-
-    stop.so_far = interrupted
     try:
-        result = await _chosen(asked, made_by, stop)
+        return await _chosen(asked, _Ended(stop, origin()))
     except* ProcessDied as died:
         raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
     except* JobError as error:
         raise CommandError(str(_first(error)), USAGE) from None
-    return Result(result.exit_code, {**result.summary, **made_by}, result.shown)
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
     """The first of the exceptions that were raised at the same time."""
-    one: BaseException = group
-    while isinstance(one, BaseExceptionGroup):
-        one = one.exceptions[0]
-    return one
+    return next(foreign.leaves(group))
 
 
-async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Result:
+class _Ended:
+    """The results of the verb, each with the code that was run."""
+
+    def __init__(self, stop: StopRequest, made_by: dict[str, Any]) -> None:
+        self.made_by = made_by
+        self._stop = stop
+        self.when_interrupted(lambda: ("before there was any result", {}))
+
+    def result(self, code: int, summary: Mapping[str, Any], *shown: Table | str) -> Result:
+        """A result."""
+        return Result(code, {**summary, **self.made_by}, shown)
+
+    def when_interrupted(self, so_far: Callable[[], tuple[str, Mapping[str, Any]]]) -> None:
+        """From now on an interruption has these words, and figures so far."""
+
+        def result() -> Result:
+            words, figures = so_far()
+            say(f"interrupted {words}")
+            return self.result(self._stop.interrupted_code, {**figures, "interrupted": True})
+
+        self._stop.so_far = result
+
+
+async def _chosen(options: Fuzz, ended: _Ended) -> Result:
     if options.exhaustive:
-        if options.protocol:
-            save = str(options.save) if options.save else None
-            return await _every_order_of(options.protocol, stop, save)
-        return await _every_order(chosen(options.config, options.mutant), options.mutant, stop)
+        every_order = _every_order_of if options.protocol else _every_order
+        return await every_order(options, ended)
     if options.mutant == "all":
-        return await _mutants(options, stop)
-    if options.saved is not None:
-        return await _replay(options, options.saved)
-    if options.single:
-        return await _one(options, made_by)
-    return await _many(options, made_by, stop)
+        return await _mutants(options, ended)
+    if options.saved is not None or options.single:
+        return await _one(options, ended)
+    return await _many(options, ended)
 
 
 # -- many runs ----------------------------------------------------------------
 
 
-async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Result:
+async def _many(options: Fuzz, ended: _Ended) -> Result:
     base = options.base()
     runs, seconds = options.runs, options.seconds
     if not options.many:
@@ -281,145 +290,87 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
     mode += "".join(f", with {name}" for name in options.systems)
-    of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
+    of = options.protocol + ": " if options.protocol else f"{describe(ended.made_by)}; "
     say(f"{of}seeds from {base}{mode}, {count(options.processes, 'process')}")
     if options.mutant:
         say(f"mutant {options.mutant}: {find(options.mutant).prose}")
-    searched = await _search(fuzzing, options, made_by, stop, runs=runs, seconds=seconds)
-    figures = searched.figures | {"seed": base, "jobs": options.processes}
-    figures |= {"protocol": options.protocol} if options.protocol else {}
-    figures["failures"] = searched.failures
-    if searched.interrupted:
-        return Result(stop.interrupted_code, {**figures, "interrupted": True})
-    tally, broke = fuzzing.tally, bool(fuzzing.found)
+    tally, began_s = fuzzing.tally, trio.current_time()
+    failures: list[dict[str, Any]] = []
+
+    def figures() -> dict[str, Any]:
+        about = {"seed": base, "jobs": options.processes, "failures": failures}
+        about |= {"protocol": options.protocol} if options.protocol else {}
+        return {**tally.figures(took_s or trio.current_time() - began_s), **about}
+
+    took_s = 0.0
+    ended.when_interrupted(lambda: (f"after {count(tally.runs, 'run')}", figures()))
+    async with progress_of(tally, runs=runs, seconds=seconds):
+        await fuzzing.run()
+    took_s = trio.current_time() - began_s
+    firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
+    for found in list(firsts.values())[:SHOWN]:
+        say(f"seed {found.seed} breaks {found.guarantee}; shrinking it")
+        failures.append(await _examined(options, found, ended))
+    texts, broke = [failure.pop("text") for failure in failures], bool(fuzzing.found)
     if options.mutant:
         caught = "caught" if broke else "NOT CAUGHT"
         say(f"{options.mutant}: {caught} after {count(tally.runs, 'run')}")
-        return Result(options.failed(broke=broke), figures)
+        return ended.result(options.failed(broke=broke), figures(), *texts)
     _check_asks(options, tally)
     tables = (
-        run_tables(tally, figures)
-        if isinstance(tally, SimulationTally)
-        else any_tables(tally, figures)
-    )
-    return Result(options.failed(broke=broke), figures, tables)
+        run_tables(tally, figures()) if isinstance(tally, SimulationTally)
+        else any_tables(tally, figures())
+    )  # fmt: skip
+    return ended.result(options.failed(broke=broke), figures(), *texts, *tables)
 
 
-class _Searched(NamedTuple):
-    """The result of a search."""
-
-    figures: dict[str, Any]
-    failures: list[dict[str, Any]]
-    interrupted: bool = False
-
-
-async def _search(
-    fuzzing: Campaign[Any], options: Fuzz, made_by: dict[str, Any], stop: StopRequest, *,
-    runs: int | None, seconds: float | None,
-) -> _Searched:  # fmt: skip
-    """Search; make the first failure of each guarantee small, and show it."""
-    began_s = trio.current_time()
-    with trio.CancelScope() as searching:
-        stop.on_first = searching.cancel
-        async with progress_of(fuzzing.tally, runs=runs, seconds=seconds):
-            await fuzzing.run()
-    figures = fuzzing.tally.figures(trio.current_time() - began_s)
-    if searching.cancelled_caught:
-        say(f"interrupted after {count(fuzzing.tally.runs, 'run')}")
-        return _Searched(figures, [], interrupted=True)
-    failures = []
-    with trio.CancelScope() as shrinking:
-        stop.on_first = shrinking.cancel
-        firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
-        for found in list(firsts.values())[:SHOWN]:
-            say(f"seed {found.seed} breaks {found.guarantee}; shrinking it")
-            failures.append(await _examined(options, found, made_by))
-    if shrinking.cancelled_caught:
-        say("interrupted while a failure was made small")
-        return _Searched(figures, [], interrupted=True)
-    return _Searched(figures, failures)
-
-
-async def _examined(options: Fuzz, found: FoundFailure, made_by: dict[str, Any]) -> dict[str, Any]:
-    failure = await campaign.examine(
-        options.spec, found, options=options.of_target(), made_by=made_by,
+async def _examined(options: Fuzz, found: FoundFailure, ended: _Ended) -> dict[str, Any]:
+    """The failure made small, with its text."""
+    return await campaign.examine(
+        options.spec, found, options=options.of_target(), made_by=ended.made_by,
         save=str(options.save) if options.save else None,
     )  # fmt: skip
-    _show(failure, as_json=options.as_json)
-    return failure
-
-
-def _show(failure: dict[str, Any], *, as_json: bool) -> None:
-    text = failure.pop("text")
-    if not as_json:
-        put(f"{text}\n")
 
 
 # -- one run ------------------------------------------------------------------
 
 
-async def _run(options: Fuzz, **job: Any) -> dict[str, Any]:
-    """Figures and log of one run."""
-    return await campaign.ask(
-        "one", options.spec, trace=options.trace, options=options.of_target(), **job
-    )
-
-
-async def _one(options: Fuzz, made_by: dict[str, Any]) -> Result:
-    assert options.seed is not None
-    began_s = trio.current_time()
-    ran = await _run(options, seed=options.seed)
+async def _one(options: Fuzz, ended: _Ended) -> Result:
+    """Run one seed, or a saved failure."""
+    seed, path, began_s = options.seed or 0, options.saved, trio.current_time()
+    ran = await campaign.ask(
+        "one", options.spec, trace=options.trace, options=options.of_target(), seed=seed,
+        path=None if path is None else str(path),
+    )  # fmt: skip
     took_s = trio.current_time() - began_s
-    _print_log(ran, options)
-    if options.protocol and not ran["violations"]:  # one that fails is run twice below
-        seed, digest = options.seed, ran["digest"]
-        await campaign.ask("again", options.spec, seed=seed, digest=digest)
-    failures = []
-    for guarantee, violation in ran["violations"][:1]:
-        found = FoundFailure(options.seed, guarantee, violation, ran["digest"])
-        failures.append(await _examined(options, found, made_by))
-    return _told(options, ran, options.seed, failures, took_s)
-
-
-async def _replay(options: Fuzz, path: Path) -> Result:
-    began_s = trio.current_time()
-    ran = await _run(options, seed=0, path=str(path))
-    took_s = trio.current_time() - began_s
-    failure = ran["failure"]
-    broke = any(guarantee == failure["guarantee"] for guarantee, _ in ran["violations"])
-    _print_log(ran, options)
-    if broke:
-        _show(failure, as_json=options.as_json)
-    elif not options.as_json:
-        put(f"{failure['guarantee']} holds: {path} shows nothing any more")
-    failures = [{**failure, "saved": str(path)}] * broke
-    return _told(options, ran, failure["luck"], failures, took_s)
-
-
-def _print_log(ran: dict[str, Any], options: Fuzz) -> None:
-    if options.trace and not options.as_json:
-        put("\n".join(ran["log"]))
-
-
-def _told(
-    options: Fuzz, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]], took_s: float
-) -> Result:
-    """The result of one run, printed."""
+    broken, failure = ran["violations"], ran["failure"]
+    failures, shown = [], ["\n".join(ran["log"])] * options.trace
+    if failure is not None:
+        seed = failure["luck"]
+        if any(guarantee == failure["guarantee"] for guarantee, _ in broken):
+            failures = [{**failure, "saved": str(path)}]
+        else:
+            shown.append(f"{failure['guarantee']} holds: {path} shows nothing any more")
+    elif broken:
+        guarantee, violation = broken[0]
+        found = FoundFailure(seed, guarantee, violation, ran["digest"])
+        failures = [await _examined(options, found, ended)]
+    elif options.protocol:  # one that fails is run twice when it is made small
+        await campaign.ask("again", options.spec, seed=seed, digest=ran["digest"])
     tally = options.tally()
     tally.merge(ran["tally"])
-    figures = tally.figures(took_s) | options.named(seed)
-    figures |= {
-        "seed": seed, "digest": ran["digest"], "virtual_s": ran["virtual_s"],
-        "failures": failures, "broken": [violation for _, violation in ran["violations"]],
-    }  # fmt: skip
-    if options.trace:
-        figures["log"] = ran["log"]
     _check_asks(options, tally)
-    line = (
+    shown += [failure.pop("text") for failure in failures]
+    shown.append(
         f"{ran['whole']}: {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
-        f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
+        f"{count(len(broken), 'violation')}, trace {ran['digest']}"
     )
-    return Result(options.failed(broke=bool(ran["violations"])), figures, [line])
+    figures = tally.figures(took_s) | options.named(seed) | {
+        "seed": seed, "digest": ran["digest"], "virtual_s": ran["virtual_s"],
+        "failures": failures, "broken": [violation for _, violation in broken],
+        **({"log": ran["log"]} if options.trace else {}),
+    }  # fmt: skip
+    return ended.result(options.failed(broke=bool(broken)), figures, *shown)
 
 
 def _check_asks(options: Fuzz, tally: BaseTally[Any]) -> None:
@@ -431,11 +382,7 @@ def _check_asks(options: Fuzz, tally: BaseTally[Any]) -> None:
 # -- mutants ------------------------------------------------------------------
 
 
-def _data(catch: Catch) -> dict[str, Any]:
-    return {**catch._asdict(), "seconds": round(catch.seconds, 3)}
-
-
-async def _mutants(options: Fuzz, stop: StopRequest) -> Result:
+async def _mutants(options: Fuzz, ended: _Ended) -> Result:
     catches: list[Catch] = []
     began_s = trio.current_time()
     names = [mutant.name for mutant in MUTANTS if mutant.name not in NOT_BY_CHANCE]
@@ -446,28 +393,25 @@ async def _mutants(options: Fuzz, stop: StopRequest) -> Result:
         runs = f"{count(catch.runs, 'run')}, {catch.seconds:.1f} s"
         say(f"{len(catches)}/{len(names)} {catch.name}: {by} ({runs})")
 
-    with trio.CancelScope() as hunting:
-        stop.on_first = hunting.cancel
-        await campaign.hunt_all(
-            SPEC, [{"mutant": name} for name in names], base=options.base(), jobs=options.processes,
-            caught=caught,
-        )  # fmt: skip
-    catches.sort(key=lambda catch: names.index(catch.name))
-    summary = {
-        "mutants": [_data(catch) for catch in catches],
-        "count": len(names),
-        "caught": sum(catch.caught for catch in catches),
-        "clean_without": all(catch.clean for catch in catches),
-        "slowest_s": round(max((catch.seconds for catch in catches), default=0.0), 3),
-        "seconds": round(trio.current_time() - began_s, 3),
-        "seed": options.base(),
-        "jobs": options.processes,
-    }
-    if hunting.cancelled_caught:
-        say(f"interrupted after {count(len(catches), 'mutant')}")
-        return Result(stop.interrupted_code, {**summary, "interrupted": True})
+    def figures() -> dict[str, Any]:
+        catches.sort(key=lambda catch: names.index(catch.name))
+        each = [{**catch._asdict(), "seconds": round(catch.seconds, 3)} for catch in catches]
+        return {
+            "mutants": each, "count": len(names),
+            "caught": sum(catch.caught for catch in catches),
+            "clean_without": all(catch.clean for catch in catches),
+            "slowest_s": max((one["seconds"] for one in each), default=0.0),
+            "seconds": round(trio.current_time() - began_s, 3),
+            "seed": options.base(), "jobs": options.processes,
+        }  # fmt: skip
+
+    ended.when_interrupted(lambda: (f"after {count(len(catches), 'mutant')}", figures()))
+    await campaign.hunt_all(
+        SPEC, [{"mutant": name} for name in names], base=options.base(), jobs=options.processes,
+        caught=caught,
+    )  # fmt: skip
     ok = len(catches) == len(names) and all(catch.caught and catch.clean for catch in catches)
-    return Result(0 if ok else FAILED, summary, [catches_table(catches)])
+    return ended.result(OK if ok else FAILED, figures(), catches_table(catches))
 
 
 # -- every order --------------------------------------------------------------
@@ -484,8 +428,11 @@ _ROWS = {
 }
 
 
-def _search_progress(figures: Callable[[], Mapping[str, Any]]) -> AbstractAsyncContextManager[None]:
+def _searching(
+    figures: Callable[[], Mapping[str, Any]], ended: _Ended
+) -> AbstractAsyncContextManager[None]:
     """While the block lasts: how far the search is.  Nobody knows how much is left."""
+    ended.when_interrupted(lambda: ("before every state was visited", figures()))
     text = "{states:,} states, {transitions:,} transitions, {depth} deep"
     return progress(lambda: text.format(**figures()))
 
@@ -507,64 +454,51 @@ def chosen(name: str, mutant: str) -> Configuration:
     return shown_in[0]
 
 
-async def _every_order(configuration: Configuration, mutant: str, stop: StopRequest) -> Result:
+async def _every_order(options: Fuzz, ended: _Ended) -> Result:
     """Search a configuration of the code that ships, with a mutant or without."""
+    configuration, mutant = chosen(options.config, options.mutant), options.mutant
     name = configuration.name
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
-    path = list[str]()
     with find(mutant).applied() if mutant else contextlib.nullcontext():
         search = Search(configuration)
-        with trio.CancelScope() as searching:
-            stop.on_first = searching.cancel
-            async with _search_progress(search.record):
-                for _ in search.run():
-                    await trio.lowlevel.checkpoint()
+        async with _searching(search.record, ended):
+            for _ in search.run():
+                await trio.lowlevel.checkpoint()
         path = search.tell()
     record = {**search.record(), "mutant": mutant, "failures": []}
-    if searching.cancelled_caught and not path:
-        return _unfinished(name, record, stop)
     if path:
         record["failures"] = [{"guarantees": record["violated"], "path": path}]
     if mutant:
         caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
         say(f"{mutant}: {caught}, after {record['states']:,} states")
     pairs = pairs_table(record["pairs"], "in how many states")
-    shown = [*_found(name, record, "\n".join(path)), pairs]
-    return Result(FAILED if bool(path) != bool(mutant) else 0, record, shown)
+    shown = ["\n".join(path)] * bool(path)
+    code = options.failed(broke=bool(path))
+    return ended.result(code, record, *shown, _found(name, record), pairs)
 
 
-async def _every_order_of(spec: str, stop: StopRequest, save: str | None) -> Result:
+async def _every_order_of(options: Fuzz, ended: _Ended) -> Result:
     """Search a system of somebody's own, within its bounds."""
+    spec = options.protocol
     say(f"{spec}: every order")
     record: dict[str, Any] = {"protocol": spec, "failures": []}
     record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
-    failure = None
-
-    def explored(result: dict[str, Any]) -> None:
-        record.update(result.get("explored", {}))
-
-    with trio.CancelScope() as searching:
-        stop.on_first = searching.cancel
-        async with _search_progress(lambda: record):
-            failure = (await campaign.ask("explore", spec, explored, save=save))["failure"]
-    if searching.cancelled_caught:
-        return _unfinished(spec, record, stop)
-    text = failure.pop("text") if failure else ""
-    record["failures"] = [failure] if failure else []
-    return Result(FAILED if failure else 0, record, _found(spec, record, text))
+    save = str(options.save) if options.save else None
+    async with _searching(lambda: record, ended):
+        found = await campaign.ask(
+            "explore", spec, lambda result: record.update(result.get("explored", {})), save=save
+        )
+    record["failures"] = [found["failure"]] if found["failure"] else []
+    texts = [failure.pop("text") for failure in record["failures"]]
+    return ended.result(options.failed(broke=bool(texts)), record, *texts, _found(spec, record))
 
 
-def _unfinished(name: str, record: dict[str, Any], stop: StopRequest) -> Result:
-    say("interrupted; not every state was visited")
-    shown = _found(name, record, "")
-    return Result(stop.interrupted_code, {**record, "interrupted": True}, shown)
-
-
-def _found(name: str, record: Mapping[str, Any], failure: str) -> list[Table | str]:
-    """The result of a search for people."""
+def _found(name: str, record: Mapping[str, Any]) -> Table:
+    """The figures of a search for people."""
     rows = [(text, str(record[key])) for key, text in _ROWS.items() if key in record]
-    how = "found a violation" if failure else "passed" if record.get("exhausted") else "stopped"
-    return [*filter(None, [failure]), Table(f"every order {how} ({name})", (), rows)]
+    how = "passed" if record["exhausted"] else "stopped"
+    how = "found a violation" if record["failures"] else how
+    return Table(f"every order {how} ({name})", (), rows)
 
 
 # -- for people ---------------------------------------------------------------
