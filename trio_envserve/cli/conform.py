@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import json
 import logging
-import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import trio
 
@@ -23,7 +22,7 @@ from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conf
 from ..options import argument, option
 from ..server.options import limits_by_name, pairs
 from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, StopRequest
-from .render import Table, progress, say, show
+from .render import Table, progress, say
 from .verbs import VerbOptions, verb
 
 
@@ -103,47 +102,33 @@ async def conform(asked: Conform, stop: StopRequest) -> Result:
       trio-envserve conform --worker-command 'node worker.mjs' --input '{"text": "a b"}'
       trio-envserve conform --list
     """
-    worker, as_json = asked.worker_command, asked.as_json
+    worker = asked.worker_command
     among = WORKER_CASES if worker is not None else CASES
     cases = select(asked.case, faults=not asked.no_faults, among=among)
     if asked.only_list:
         rows = [(case.name, case.section, case.guarantee) for case in cases]
         table = Table(f"{len(cases)} cases", ("case", "section", "guarantee"), rows)
         return Result(OK, {"cases": [describe(case) for case in cases]}, [table])
-    run: _Run
     if worker is not None and asked.address is None:
-        options = WorkerOptions(_subject(worker, asked), cases, asked.patience_s)
-        run = functools.partial(_run_worker, options)
-        return await _judge(worker, cases, run, stop, as_json=as_json)
+        of_worker = WorkerOptions(_subject(worker, asked), cases, asked.patience_s)
+        return await _judge(
+            worker, cases, lambda told: conform_worker(dataclasses.replace(of_worker, told=told)),
+            stop,
+        )  # fmt: skip
     if worker is not None or asked.address is None:
         raise ConfigError("give an ADDRESS, or a --worker-command, or --list")
     limits_by_name(asked.limits, ServerLimits, KeyLimits)  # whether they exist
-    restart = _restart(asked.restart_command) if asked.restart_command else None
-    run = functools.partial(
-        _run_server,
-        Options(
-            asked.address, cases, wait_s=asked.wait_s, patience_s=asked.patience_s,
-            limits=dict(asked.limits), restart=restart,
-        ),
+    restart = None
+    if command := parse_command(asked.restart_command or None):
+        # Standard output has findings.
+        restart = functools.partial(trio.run_process, list(command), stdout=2)
+    options = Options(
+        asked.address, cases, wait_s=asked.wait_s, patience_s=asked.patience_s,
+        limits=dict(asked.limits), restart=restart,
     )  # fmt: skip
-    return await _judge(asked.address, cases, run, stop, as_json=as_json)
-
-
-_Run: TypeAlias = Callable[[Callable[[Finding], object]], Awaitable[ConformanceReport]]
-"""Judges, and reports each finding as it comes."""
-
-
-async def _run_server(options: Options, told: Callable[[Finding], object]) -> ConformanceReport:
-    try:
-        return await judge(dataclasses.replace(options, told=told))
-    except NotServed as error:
-        raise CommandError(str(error), NOT_STARTED) from None
-
-
-async def _run_worker(
-    options: WorkerOptions, told: Callable[[Finding], object]
-) -> ConformanceReport:
-    return await conform_worker(dataclasses.replace(options, told=told))
+    return await _judge(
+        asked.address, cases, lambda told: judge(dataclasses.replace(options, told=told)), stop
+    )
 
 
 def _subject(command: str, asked: Conform) -> Subject:
@@ -162,20 +147,12 @@ def _subject(command: str, asked: Conform) -> Subject:
     return Subject(parse_command(command), None, dict(asked.args), values)
 
 
-def _restart(command: str) -> Callable[[], Awaitable[object]]:
-    """Runs the command that restarts the server.  Raises ConfigError."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(f"--restart-command: {error}") from error
-    return functools.partial(trio.run_process, words, stdout=2)  # standard output has findings
-
-
 async def _judge(
-    judged: str, cases: Sequence[Case], run: _Run, stop: StopRequest, *, as_json: bool
-) -> Result:
+    judged: str, cases: Sequence[Case],
+    run: Callable[[Callable[[Finding], object]], Awaitable[ConformanceReport]], stop: StopRequest,
+) -> Result:  # fmt: skip
+    """Judge by ``run``, which tells each finding as it comes."""
     fallen: dict[Case, Finding] = {}
-    report: ConformanceReport | None = None
     began_s = trio.current_time()
     # The cases cut connections, so the library's warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
@@ -187,25 +164,31 @@ async def _judge(
         failed = sum(each.mark is CaseResult.FAILED for each in fallen.values())
         return f"conform: {len(fallen)}/{len(cases)} cases, {failed} failed"
 
-    with trio.CancelScope() as working:
-        stop.on_first = working.cancel
-        async with progress(how_far, lambda: len(fallen) / len(cases)):
+    def interrupted() -> Result:
+        took_s = trio.current_time() - began_s
+        found = _told(ConformanceReport(judged, tuple(fallen.values()), took_s))
+        say(f"interrupted after {len(fallen)} of {len(cases)} cases")
+        return Result(stop.interrupted_code, {**found.summary, "ok": False}, found.shown)
+
+    stop.so_far = interrupted
+    async with progress(how_far, lambda: len(fallen) / len(cases)):
+        try:
             report = await run(told)
-    interrupted = report is None
-    if report is None:
-        report = ConformanceReport(judged, tuple(fallen.values()), trio.current_time() - began_s)
-    if not as_json and report.findings:
-        show(_findings(report), _figures(report))
+        except NotServed as error:
+            raise CommandError(str(error), NOT_STARTED) from None
+    return _told(report)
+
+
+def _told(report: ConformanceReport) -> Result:
+    """The result, of which standard error has what failed and what was skipped."""
     for finding in report.findings:
         if finding.mark is CaseResult.FAILED:
             text = f"expected {finding.expected}; seen: {finding.seen}"
             say(f"FAILED {finding.case.name}: {finding.case.line} {text}")
         elif finding.mark is CaseResult.SKIPPED:
             say(f"skipped {finding.case.name}: {finding.seen}")
-    if interrupted:
-        say(f"interrupted after {len(fallen)} of {len(cases)} cases")
-        return Result(stop.interrupted_code, {**report.to_json(), "ok": False})
-    return Result(AT_ONCE if report.failed else 0, report.to_json())
+    shown = [_findings(report), _figures(report)] if report.findings else []
+    return Result(AT_ONCE if report.failed else OK, report.to_json(), shown)
 
 
 # -- for people ---------------------------------------------------------------

@@ -6,12 +6,11 @@ the judge's figures.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import shlex
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, DemoProgre
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
-from .render import Table, progress, say, show
+from .render import Table, progress, say
 from .verbs import VerbOptions, verb
 
 _CODES = {
@@ -95,34 +94,24 @@ async def demo(asked: Demo, stop: StopRequest) -> Result:
       trio-envserve demo --seed 7 --keep logs
       python -m trio_envserve.lab.demo.judge logs
     """
-    with _folder(asked.keep) as directory:
-        options = DemoOptions(
-            directory=directory, rollouts=asked.rollouts, seed=asked.seed, workers=asked.workers,
-            seconds_limit=asked.seconds_limit, remote_host=asked.remote_host,
-            server_command=shlex.split(asked.server_command) or TRIO_ENVSERVE,
-        )  # fmt: skip
-        return await _run(options, stop, as_json=asked.as_json, kept=asked.keep)
+    told = DemoProgress(asked.rollouts)
 
+    def interrupted() -> Result:
+        say(f"interrupted after {told.answered} of {told.rollouts} rollouts")
+        summary = {"ok": False, "asked": told.asked, "answered": told.answered}
+        return Result(stop.interrupted_code, summary)
 
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """The folder of the logs; a temporary one if they are not kept."""
-    if keep is not None:
-        yield keep
-    else:
-        with tempfile.TemporaryDirectory(prefix="trio-envserve-demo-") as name:
-            yield Path(name)
-
-
-async def _run(
-    options: DemoOptions, stop: StopRequest, *, as_json: bool, kept: Path | None
-) -> Result:
-    told = DemoProgress(options.rollouts)
-    figures: dict[str, Any] | None = None
+    stop.so_far = interrupted
     # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
-    with trio.CancelScope() as working:
-        stop.on_first = working.cancel
+    kept = asked.keep and contextlib.nullcontext(asked.keep)
+    with kept or tempfile.TemporaryDirectory(prefix="trio-envserve-demo-") as folder:
+        options = DemoOptions(
+            directory=Path(folder), rollouts=asked.rollouts, seed=asked.seed,
+            workers=asked.workers, seconds_limit=asked.seconds_limit,
+            remote_host=asked.remote_host,
+            server_command=shlex.split(asked.server_command) or TRIO_ENVSERVE,
+        )  # fmt: skip
         async with (
             progress(lambda: _count(told), lambda: told.answered / told.rollouts),
             trio.open_nursery() as nursery,
@@ -130,17 +119,11 @@ async def _run(
             nursery.start_soon(_tell_events, told)
             figures = await run_demo(options, told)
             nursery.cancel_scope.cancel()
-    if figures is None:
-        say(f"interrupted after {told.answered} of {told.rollouts} rollouts")
-        summary = {"ok": False, "asked": told.asked, "answered": told.answered}
-        return Result(stop.interrupted_code, summary)
-    if kept is not None:
-        say(f"the logs are in {kept}")
-    if not as_json:
-        show(_table(options, figures))
+    if asked.keep is not None:
+        say(f"the logs are in {asked.keep}")
     for problem in figures["problems"]:
         say(f"FAILED: {problem}")
-    return Result(0 if figures["ok"] else AT_ONCE, figures)
+    return Result(OK if figures["ok"] else AT_ONCE, figures, [_table(options, figures)])
 
 
 def _table(options: DemoOptions, figures: dict[str, Any]) -> Table:
