@@ -119,7 +119,7 @@ async def conform(asked: Conform, stop: StopRequest) -> Result:
         raise ConfigError("give an ADDRESS, or a --worker-command, or --list")
     limits_by_name(asked.limits, ServerLimits, KeyLimits)  # whether they exist
     restart = None
-    if command := parse_command(asked.restart_command or None):
+    if command := parse_command(asked.restart_command or None, "--restart-command"):
         # Standard output has findings.
         restart = functools.partial(trio.run_process, list(command), stdout=2)
     options = Options(

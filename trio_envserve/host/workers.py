@@ -293,18 +293,20 @@ def _not_started(error: OSError) -> str:
     return f"it could not be started: {error.strerror or error}" + (advice and f"; {advice}")
 
 
-def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
+def parse_command(
+    command: str | Sequence[str] | None, name: str = "worker_command"
+) -> tuple[str, ...]:
     """The words of a command; a string is split as in a shell.  Raises ConfigError."""
     if command is None:
         return ()
     try:
         words = tuple(shlex.split(command) if isinstance(command, str) else command)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"worker_command {command!r} is not a command: {error}") from None
+        raise ConfigError(f"{name} {command!r} is not a command: {error}") from None
     texts = all(isinstance(word, str) and "\0" not in word for word in words)
     if not words or not texts or not words[0]:
         raise ConfigError(
-            f"worker_command must be a command, such as 'node worker.js' or a list of its words, "
+            f"{name} must be a command, such as 'node worker.js' or a list of its words, "
             f"not {command!r}"
         )
     return words
