@@ -182,6 +182,7 @@ USAGE: dict[str, dict[str, str]] = {
     },
     "status": {
         "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
+        f"{NOWHERE} tcp://127.0.0.1:8": "unexpected extra argument (tcp://127.0.0.1:8)",
         f"{NOWHERE} --ready --stack one": "give one",
         "--watch": "No such option",
     },
@@ -190,10 +191,11 @@ USAGE: dict[str, dict[str, str]] = {
         f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0..2": "begins with 1",
         f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0": "begins with 1",
     },
+    "key list": {NOWHERE: "give it with --address"},
     "key attach": {"one --timeout 0": "--timeout is a number above 0, not 0"},
     "key cancel": {
-        f"{NOWHERE} tcp://127.0.0.1:8": f"two addresses: {NOWHERE} and tcp://127.0.0.1:8",
-        NOWHERE: "Missing argument 'KEY...'",
+        "": "Missing argument 'KEY...'",
+        f"one {NOWHERE}": f"{NOWHERE} is an address, and no key: give it with --address",
     },
     "journal": {
         "list runs --repair": "--repair", "check runs key": "extra argument",
@@ -409,21 +411,18 @@ def test_help_of_the_command_lists_every_verb(command: None, capfd: pytest.Captu
     assert all(f"  {verb} " in listed for verb in VERBS)
 
 
-@pytest.mark.parametrize("given", [["--address", NOWHERE], [f"--address={NOWHERE}"], [NOWHERE]])
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("key list", []), ("key list", ["run"]), ("key attach", ["one"]),
-        ("key cancel", ["one", "two"]), ("key forget", ["one"]), ("status", []), ("top", []),
+        ("status", [NOWHERE]), ("status", ["--slow", "3", NOWHERE]), ("top", [NOWHERE]),
+        ("key list", ["--address", NOWHERE]), ("key attach", ["one", f"--address={NOWHERE}"]),
+        ("key forget", ["--address", NOWHERE, "one", "two"]),
     ],
 )  # fmt: skip
-def test_address_is_taken_with_and_without_its_option(
-    verb: str, words: list[str], given: list[str]
-):
-    """And without any it is where `serve` is unless it is told otherwise."""
-    for arguments in ([*given, *words], [*words, *given]):
-        assert parsed(verb, arguments).address == NOWHERE
-    assert parsed(verb, words).address == DEFAULT_ADDRESS
+def test_address_without_which_a_verb_asks_where_serve_is_by_default(verb: str, words: list[str]):
+    assert parsed(verb, words).address == NOWHERE
+    left = [word for word in words if NOWHERE not in word and word != "--address"]
+    assert parsed(verb, left).address == DEFAULT_ADDRESS
     assert (
         options_of_verb(ServeOptions)["bind"].default == DEFAULT_ADDRESS == "tcp://127.0.0.1:5555"
     )

@@ -247,7 +247,7 @@ def test_worker_without_rollouts_to_train_on_ends_and_says_why(monkeypatch: pyte
 @pytest.mark.usefixtures("sample_type")
 def test_worker_that_gets_no_rollout_is_not_healthy(monkeypatch: pytest.MonkeyPatch):
     worker = worker_on(monkeypatch, Client([], ends=False))
-    with pytest.raises(RuntimeError, match=r"no rollout came for .* status --slow"):
+    with pytest.raises(RuntimeError, match=r"no rollout came for .* status tcp://x --slow 20"):
         worker.check_health(0.0)
     worker.stop()
     worker.stop()

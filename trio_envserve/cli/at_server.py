@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -16,7 +16,7 @@ from ..client.options import DEFAULT_NAMESPACE
 from ..core.health import Health, ServerHealth
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
-from ..options import option
+from ..options import argument, option
 from .common import NOT_STARTED, CommandError
 from .options import DEFAULT_ADDRESS, curve_option
 from .render import say
@@ -57,6 +57,11 @@ class OfKeys(AtServer):
     )
 
 
+def address_argument() -> Any:
+    """The address of verbs that ask about the whole server."""
+    return argument("The address of the server.", DEFAULT_ADDRESS, metavar="[ADDRESS]")
+
+
 def leave_out_warnings() -> None:
     """Print only errors of the library's log: the verb itself says why no server answers."""
     logger = logging.getLogger("trio_envserve")
@@ -84,8 +89,8 @@ def no_answer(asked: AtServer, client: Client) -> CommandError:
     """The error about a server that has not answered."""
     why = client.health().reason or "the server is ready, but does not answer this"
     return CommandError(
-        f"no answer from {asked.address} after {asked.wait_s:g} s: {why}. Give another address "
-        "with --address, or wait longer with --wait-s",
+        f"no answer from {asked.address} after {asked.wait_s:g} s: {why}. Give another address, "
+        "or wait longer with --wait-s",
         NOT_STARTED,
     )
 

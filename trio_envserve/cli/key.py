@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
 
 from ..client import Client, KeyEnded, Outcome
-from ..core.errors import CallError, NoAnswer, RanAndFailed, UnknownKey, WorkerLost
+from ..core.errors import CallError, ConfigError, NoAnswer, RanAndFailed, UnknownKey, WorkerLost
 from ..core.pages import KeyPage, KnownKey
 from ..json_values import jsonable
 from ..options import argument, option
@@ -35,6 +35,16 @@ _COLUMNS = "key", "state", "waiters", "lost", "age_s", "left_s", "size_bytes", "
 _NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; the line says why"}
 
 
+def _key(said: str) -> str:
+    if said.startswith(("tcp://", "ipc://")):
+        raise ConfigError(f"{said} is an address, and no key: give it with --address")
+    return said
+
+
+def _keys(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(_key, texts))
+
+
 # -- list -------------------------------------------------------------------------------
 
 
@@ -42,7 +52,7 @@ _NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; 
 class ListKeys(OfKeys):
     """The options of ``key list``."""
 
-    prefix: str = argument("The beginning of the keys.", "", metavar="[PREFIX]")
+    prefix: str = argument("The beginning of the keys.", "", metavar="[PREFIX]", make=_key)
     everywhere: bool = option(False, "Show the keys of all namespaces.", flag="--all", common=True)
     most: int = option(1000, "Show at most N keys.", least=1, common=True)
     first: int = option(
@@ -50,7 +60,7 @@ class ListKeys(OfKeys):
     )
 
 
-@verb(ListKeys, {NOT_STARTED: NO_SERVER}, name="list", takes_address=True)
+@verb(ListKeys, {NOT_STARTED: NO_SERVER}, name="list")
 async def list_keys(asked: ListKeys, stop: StopRequest) -> Result:
     """Show the keys that a server knows, or those that begin with PREFIX.
 
@@ -121,7 +131,7 @@ async def _list(
 class Attach(OfKeys):
     """The options of ``key attach``."""
 
-    key: str = argument("The key.")
+    key: str = argument("The key.", make=_key)
     timeout: float | None = option(
         None, "Give up after this long. The work goes on.", metavar="SECONDS", above=0, common=True
     )
@@ -134,7 +144,6 @@ class Attach(OfKeys):
         ROLLOUT_ERRORS: "the outcome is an error, or nothing is known under KEY",
         NO_OUTCOME: "no outcome within --timeout",
     },
-    takes_address=True,
 )
 async def attach(asked: Attach, stop: StopRequest) -> Result:
     """Wait for the outcome of what was asked under KEY, and print it.
@@ -219,10 +228,10 @@ def _tell(error: Exception, address: str, namespace: str) -> None:
 class EndKeys(OfKeys):
     """The options of ``key cancel`` and ``key forget``."""
 
-    keys: tuple[str, ...] = argument("The keys.", metavar="KEY...")
+    keys: tuple[str, ...] = argument("The keys.", metavar="KEY...", parse=_keys)
 
 
-@verb(EndKeys, _NOT_DONE, takes_address=True)
+@verb(EndKeys, _NOT_DONE)
 async def cancel(asked: EndKeys, stop: StopRequest) -> Result:
     """Cancel the work of each KEY, whoever waits for it.
 
@@ -240,7 +249,7 @@ async def cancel(asked: EndKeys, stop: StopRequest) -> Result:
     return await _each(end, asked, stop, "cancelled; it may have run", "cancelled", unknown)
 
 
-@verb(EndKeys, _NOT_DONE, takes_address=True)
+@verb(EndKeys, _NOT_DONE)
 async def forget(asked: EndKeys, stop: StopRequest) -> Result:
     """Drop each KEY and its outcome; what runs is cancelled first.
 

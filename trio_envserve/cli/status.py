@@ -21,7 +21,14 @@ from ..core.status import ServerStats
 from ..evals.plain import plain_line
 from ..evals.statistics import sparkline
 from ..options import option
-from .at_server import AtServer, OfKeys, leave_out_warnings, no_answer, reached
+from .at_server import (
+    AtServer,
+    OfKeys,
+    address_argument,
+    leave_out_warnings,
+    no_answer,
+    reached,
+)
 from .common import (
     AT_ONCE,
     NO_SERVER,
@@ -57,6 +64,7 @@ HISTORY = 60
 class StatusOptions(OfKeys):
     """The options of ``status``."""
 
+    address: str = address_argument()
     slow: int | None = option(
         None, "Show the N rollouts that have run longest, too.", least=1, common=True
     )
@@ -75,7 +83,6 @@ class StatusOptions(OfKeys):
         NOT_STARTED: NO_SERVER,
         ROLLOUT_ERRORS: "with --stack: nothing runs under KEY, or its worker is silent",
     },
-    takes_address=True,
 )
 async def status(asked: StatusOptions, stop: StopRequest) -> Result:
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
@@ -363,11 +370,12 @@ async def _ask(client: Client, row: RunningRollout) -> str | None:
 class Top(AtServer):
     """The options of ``top``."""
 
+    address: str = address_argument()
     rows: int = option(10, "Show the N slowest rollouts.", least=1, most=100, common=True)
     every_s: float = option(1.0, "How often to look.", least=0.1, common=True)
 
 
-@verb(Top, {NOT_STARTED: NO_SERVER}, takes_address=True)
+@verb(Top, {NOT_STARTED: NO_SERVER})
 async def top(asked: Top, stop: StopRequest) -> Result:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 

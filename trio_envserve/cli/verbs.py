@@ -183,7 +183,7 @@ def _part(part: SharedOptions) -> Any:
 
 def verb(
     record: type[R], codes: Mapping[int, str] = MappingProxyType({}), *, name: str = "",
-    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)", takes_address: bool = False,
+    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)",
 ) -> Callable[[Main[R]], VerbCommand]:  # fmt: skip
     """A decorator that makes a verb of a function of this record.
 
@@ -192,14 +192,11 @@ def verb(
         codes: Its exit codes beside 0 and 2, or other words for these.
         name: Its name, if that is not the function's.
         interrupted: When it ends with 130 or 143; None if a signal is its normal end.
-        takes_address: Whether an address may stand in any place, without its option.
     """
 
     def decorate(main: Main[R]) -> VerbCommand:
         text = epilog(codes, interrupted=interrupted)
-        return VerbCommand(
-            name or main.__name__.replace("_", "-"), record, main, text, takes_address
-        )
+        return VerbCommand(name or main.__name__.replace("_", "-"), record, main, text)
 
     return decorate
 
@@ -233,10 +230,8 @@ class _Value(_ParamType):
 class VerbCommand(click.Command):
     """A verb that is made of a record."""
 
-    def __init__(
-        self, name: str, record: Any, main: Main[Any], epilog: str, takes_address: bool
-    ) -> None:
-        self._record, self._verb, self._takes_address = record, main, takes_address
+    def __init__(self, name: str, record: Any, main: Main[Any], epilog: str) -> None:
+        self._record, self._verb = record, main
         self.options = options_of_verb(record)
         params = [_param(each) for each in self.options.values()]
         doc = _for_click(inspect.cleandoc(main.__doc__ or ""))
@@ -255,28 +250,6 @@ class VerbCommand(click.Command):
             )
 
     # -- asking -------------------------------------------------------------------
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move a bare address behind its option."""
-        if not self._takes_address:
-            return super().parse_args(ctx, args)
-        own = args[: args.index("--")] if "--" in args else args
-        if not any(word.partition("=")[0] == "--address" for word in own):
-            places = [n for n, word in enumerate(own) if word.startswith(("tcp://", "ipc://"))]
-            if len(places) > 1:
-                ctx.fail(f"two addresses: {own[places[0]]} and {own[places[1]]}")
-            for place in places:
-                args = ["--address", args[place], *args[:place], *args[place + 1 :]]
-        # What names nothing else takes any word as its address, to say what one looks like.
-        ctx.allow_extra_args = not any(isinstance(each, click.Argument) for each in self.params)
-        left = super().parse_args(ctx, args)
-        if left:
-            ctx.params["address"], *left = left
-            ctx.set_parameter_source("address", ParameterSource.COMMANDLINE)
-            ctx.args[:] = left
-        if left:
-            ctx.fail(f"got unexpected extra argument ({left[0]})")
-        return left
 
     def invoke(self, ctx: click.Context) -> int:
         """Run the verb with its record; returns the exit code."""
@@ -375,10 +348,6 @@ class VerbCommand(click.Command):
     def get_help(self, ctx: click.Context) -> str:
         """The whole help."""
         return self.text(ctx, whole=True)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The usage, which an address ends where one may stand anywhere."""
-        return [*super().collect_usage_pieces(ctx), *["[ADDRESS]"] * self._takes_address]
 
 
 def options_of_verb(record: Any) -> dict[str, Option]:

@@ -241,7 +241,7 @@ class RolloutWorker:
         if silent_s > stale_after_s:
             raise RuntimeError(
                 f"no rollout came for {silent_s:.0f} s (heartbeat_stale_after_s is "
-                f"{stale_after_s:.0f}): see trio-envserve status --slow --address {self._address}"
+                f"{stale_after_s:.0f}): see trio-envserve status {self._address} --slow 20"
             )
 
     # -- its own thread -----------------------------------------------------------
