@@ -203,20 +203,28 @@ class _JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object, with the whole traceback in a field of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "process": record.process,
-            "message": record.getMessage(),
-        }
+        more = {}
         span = here()
         if span is not None:
-            _, line["trace_id"], line["span_id"], _ = span.split("-")
+            _, more["trace_id"], more["span_id"], _ = span.split("-")
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+            more["traceback"] = self.formatException(record.exc_info)
+        return as_object(
+            record.created, record.levelname.lower(), record.name, record.process,
+            record.getMessage(), **more,
+        )  # fmt: skip
+
+
+def as_object(
+    at_s: float, level: str, logger: str, process: int | None, message: str, **more: str
+) -> str:
+    """A line of the log as a JSON object."""
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_s))
+    line = {
+        "time": f"{second}.{int(at_s % 1 * 1e3):03d}Z",
+        "level": level, "logger": logger, "process": process, "message": message, **more,
+    }  # fmt: skip
+    return json.dumps(line)
 
 
 def _record(level: int, name: str, text: str) -> logging.LogRecord:

@@ -62,37 +62,27 @@ def address_argument() -> Any:
     return argument("The address of the server.", DEFAULT_ADDRESS, metavar="[ADDRESS]")
 
 
-def leave_out_warnings() -> None:
-    """Print only errors of the library's log: the verb itself says why no server answers."""
+@asynccontextmanager
+async def reached(asked: AtServer, name: str) -> AsyncIterator[Client]:
+    """A client of a server that has answered.  Raises CommandError, which says why, if none does;
+    of the library's log only errors are printed."""
     logger = logging.getLogger("trio_envserve")
     if not logger.handlers:
         errors = logging.StreamHandler()
         errors.setLevel(logging.ERROR)
         logger.addHandler(errors)
-
-
-@asynccontextmanager
-async def reached(asked: AtServer, name: str) -> AsyncIterator[Client]:
-    """A client of a server that has answered.  Raises CommandError if none does."""
-    leave_out_warnings()
     async with open_client(
         asked.address, name=name, transport=asked.transport, curve=asked.client_keys
     ) as client:
         with trio.move_on_after(asked.wait_s) as waiting:
             await client.stats()
         if waiting.cancelled_caught:
-            raise no_answer(asked, client)
+            why = client.health().reason or "the server is ready, but does not answer this"
+            raise CommandError(
+                f"no answer from {asked.address} after {asked.wait_s:g} s: {why}. Give another "
+                "address, or wait longer with --wait-s", NOT_STARTED,
+            )  # fmt: skip
         yield client
-
-
-def no_answer(asked: AtServer, client: Client) -> CommandError:
-    """The error about a server that has not answered."""
-    why = client.health().reason or "the server is ready, but does not answer this"
-    return CommandError(
-        f"no answer from {asked.address} after {asked.wait_s:g} s: {why}. Give another address, "
-        "or wait longer with --wait-s",
-        NOT_STARTED,
-    )
 
 
 class HasHealth(Protocol):

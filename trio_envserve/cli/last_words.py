@@ -23,6 +23,8 @@ import time
 from collections import deque
 from typing import Final, NoReturn, final
 
+from .. import logs
+
 STANDARD_ERROR: Final = 2
 
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -170,11 +172,5 @@ def as_object(line: bytes) -> bytes:
     """A line as a JSON object; unchanged if it is one."""
     if is_object(line):
         return line
-    now_s = time.time()
-    record = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_s))
-        + f".{int(now_s % 1 * 1e3):03d}Z",
-        "level": "info", "logger": "stderr", "process": None,
-        "message": line.decode("utf-8", "backslashreplace").rstrip("\r"),
-    }  # fmt: skip
-    return json.dumps(record).encode()
+    text = line.decode("utf-8", "backslashreplace").rstrip("\r")
+    return logs.as_object(time.time(), "info", "stderr", None, text).encode()

@@ -46,7 +46,7 @@ _NAMES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 POLL_S = 0.25
-"""The pause between two checks for the parent if the system has no pidfd."""
+"""The pause between two looks whether the parent has ended."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,26 +239,8 @@ def _kernel_address(address: str) -> str:
 
 
 async def stop_with_parent(parent: int, stop: StopRequest) -> None:
-    """Stop the command at once when ``parent`` has ended."""
-    await wait_parent_gone(parent)
-    say("the parent process has ended; stopping at once")
-    await stop.end_at_once()
-
-
-async def wait_parent_gone(parent: int) -> None:
-    """Sleep until this process is not a child of ``parent`` any more."""
-    if hasattr(os, "pidfd_open"):
-        try:
-            descriptor = os.pidfd_open(parent)
-        except OSError:
-            return  # it is gone already
-        try:
-            # Its id may have been given to another process before it was opened.
-            if os.getppid() == parent:
-                await trio.lowlevel.wait_readable(descriptor)
-        finally:
-            trio.lowlevel.notify_closing(descriptor)
-            os.close(descriptor)
-        return
+    """Stop the command at once when it is not a child of ``parent`` any more."""
     while os.getppid() == parent:  # noqa: ASYNC110  # there is nothing to be woken by
         await trio.sleep(POLL_S)
+    say("the parent process has ended; stopping at once")
+    await stop.end_at_once()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from ..client import Client, open_client
+from ..client import Client
 from ..client.options import DEFAULT_NAMESPACE
 from ..client.places import WAITS, places
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady
@@ -25,8 +25,6 @@ from .at_server import (
     AtServer,
     OfKeys,
     address_argument,
-    leave_out_warnings,
-    no_answer,
     reached,
 )
 from .common import (
@@ -109,16 +107,10 @@ async def status(asked: StatusOptions, stop: StopRequest) -> Result:
         raise ConfigError("--ready and --stack show two things: give one")
     if asked.stack is not None:
         return await _stack(asked, asked.stack)
-    leave_out_warnings()
-    async with open_client(
-        asked.address, name="status", transport=asked.transport, curve=asked.client_keys
-    ) as client:
-        with trio.move_on_after(asked.wait_s) as waiting:
-            stats = (await client.stats()).to_record()
-            if asked.slow is not None:
-                stats["slow"] = await oldest(client, asked.slow)
-        if waiting.cancelled_caught:
-            raise no_answer(asked, client)
+    async with reached(asked, "status") as client:
+        stats = (await client.stats(asked.wait_s)).to_record()
+        if asked.slow is not None:
+            stats["slow"] = await oldest(client, asked.slow)
     if not asked.ready:
         return Result(OK, stats, status_tables(stats))
     is_ready = stats["status"] == ServerStatus.READY.value
