@@ -20,34 +20,29 @@ anything else               ``{"$text": str(value)}`` (UUID, Decimal, ...)
 Tuples become lists, numpy scalars and arrays without dimensions numbers.  A mapping of
 one key that looks like one of these is written as ``$map``, so nothing is ambiguous.
 
-A value may be as large as a message.  :func:`pieces` makes the JSON of a record with large
-arrays in pieces of a few MiB, :func:`dumped` that of any value: a thread that writes them can
-be stopped in between, and other threads run.
+A value may be as large as a message.  :func:`pieces` makes the JSON of a record in pieces of at
+most a MiB, :func:`dumped` that of any value: a thread that writes them can be stopped in between,
+and other threads run.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime
 import json
 import math
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from . import foreign
 
-PIECE_BYTES = 3 * 1024 * 1024
+PIECE_BYTES = 768 * 1024
 """Bytes of an array in one piece: a multiple of 3, so that base64 may be joined."""
 
 _SMALL = 64 * 1024
 _INT_BITS = 4096
 """Bits of the largest integer that is written as a number: readers of JSON take no larger ones."""
-
-_TOKEN = secrets.token_hex(16)
-"""Stands in JSON for the bytes that are written in pieces.  Nobody can know it."""
 
 _WEIGHT = 1_000
 """The cost of JSON that is written in one piece, as :func:`weight` has it: some 1 ms."""
@@ -130,15 +125,6 @@ def base64_text(data: Bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def base64_in_pieces(data: Bytes, pause: Pause) -> str:
-    """The base64 text of many bytes, made in pieces."""
-    parts = []
-    for start in range(0, len(data), PIECE_BYTES):
-        pause()
-        parts.append(base64_text(data[start : start + PIECE_BYTES]))
-    return "".join(parts)
-
-
 def weight(value: Any, most: int, of_array: int = 128) -> int:
     """The cost of writing a value: that of so many items; more than ``most`` if it is more.
     As much as one are 64 characters, 128 bytes, and so many of an array, ``of_array``."""
@@ -161,16 +147,27 @@ def weight(value: Any, most: int, of_array: int = 128) -> int:
     return found
 
 
+def as_it_is(data: Bytes) -> memoryview:
+    """Bytes that :func:`dumped` and :func:`pieces` write as base64: what ``large`` makes."""
+    return memoryview(data).cast("B")
+
+
 def dumped(value: Any, pause: Pause) -> bytes:
-    """The JSON text of a value that :func:`jsonable` has made.  That keeps Python's lock until all
-    is written; here ``pause`` is called in between."""
+    """The JSON text of a value that :func:`jsonable` has made, with :func:`as_it_is`.  That keeps
+    Python's lock until all is written; here ``pause`` is called in between."""
     return b"".join(_dumped(value, pause))
 
 
 def _dumped(value: Any, pause: Pause) -> Iterator[bytes]:
     pause()
     if weight(value, _WEIGHT) <= _WEIGHT:
-        yield json.dumps(value, allow_nan=False).encode()
+        yield _text(value)
+    elif isinstance(value, memoryview):
+        yield b'"'
+        for start in range(0, len(value), PIECE_BYTES):
+            pause()
+            yield base64.b64encode(value[start : start + PIECE_BYTES])
+        yield b'"'
     elif isinstance(value, str):
         yield b'"'
         for start in range(0, len(value), _CHARACTERS):
@@ -196,7 +193,7 @@ def _some(part: Any, before: int, pause: Pause) -> Iterator[bytes]:
         yield b", "
     pause()
     if weight(part, _WEIGHT) <= _WEIGHT:
-        yield json.dumps(part, allow_nan=False)[1:-1].encode()
+        yield _text(part)[1:-1]
         return
     for number, each in enumerate(part):
         if number:
@@ -207,32 +204,19 @@ def _some(part: Any, before: int, pause: Pause) -> Iterator[bytes]:
             yield from _dumped(part[each], pause)
 
 
+def _text(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False, default=base64_text).encode()
+
+
 def pieces(record: Mapping[str, Any]) -> Iterator[bytes]:
     """The line of a record of any values, with its line end, piece by piece."""
-    kept: list[memoryview] = []
-
-    def keep(data: Bytes) -> str:
-        view = memoryview(data)
-        if len(view) <= _SMALL:
-            return base64_text(view)
-        kept.append(view)
-        return f"{_TOKEN}{len(kept) - 1};"
-
-    fields = {name: _field(value, keep) for name, value in record.items()}
-    text = json.dumps(fields, allow_nan=False)
-    parts = iter(text.split(_TOKEN))
-    yield next(parts).encode()
-    for part in parts:
-        number, _, rest = part.partition(";")
-        data = kept[int(number)]
-        for start in range(0, len(data), PIECE_BYTES):
-            yield binascii.b2a_base64(data[start : start + PIECE_BYTES], newline=False)
-        yield rest.encode()
+    fields = {name: _field(value) for name, value in record.items()}
+    yield from _dumped(fields, lambda: None)
     yield b"\n"
 
 
-def _field(value: Any, large: Callable[[Bytes], Any]) -> Any:
-    ended = foreign.call(jsonable, value, large)
+def _field(value: Any) -> Any:
+    ended = foreign.call(jsonable, value, as_it_is)
     if ended.error is None:
         return ended.value
     return {"$text": f"(it cannot be written: {type(ended.error).__name__})"}

@@ -19,7 +19,6 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, final
 
 import trio
@@ -32,7 +31,7 @@ from ...core.values import written_head
 from ...json_values import (
     Malformed,
     Pause,
-    base64_in_pieces,
+    as_it_is,
     dumped,
     jsonable,
     restored,
@@ -214,9 +213,7 @@ class Codec:
         if items <= _AT_ONCE:
             await self.turns.take(ITEM_US * items)
             return json.dumps(lowered(value), allow_nan=False).encode()
-        return await self._threads.run(
-            lambda pause: dumped(lowered(value, partial(base64_in_pieces, pause=pause)), pause)
-        )
+        return await self._threads.run(lambda pause: dumped(lowered(value, as_it_is), pause))
 
 
 def _plain(value: Any) -> Any:
