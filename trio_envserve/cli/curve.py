@@ -4,6 +4,7 @@ folder."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from ..server.curve import (
     read_clients,
 )
 from .common import OK, Result
-from .render import put, records_table, say
+from .render import records_table, say
 from .verbs import VerbOptions, verb
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -115,8 +116,8 @@ def new(asked: NewKey) -> Result:
     write_whole(entry, _entry(right), 0o644)
     if pair is not None:
         say(f"wrote {target}, which has the client's secret key: give it to nobody else")
-    put(f"{name} may {', '.join(right.roles)}; the server's public key is {server.public}")
-    return Result(OK, record)
+    line = f"{name} may {', '.join(right.roles)}; the server's public key is {server.public}"
+    return Result(OK, record, [line])
 
 
 @verb(OfCurve)
@@ -165,9 +166,9 @@ def revoke(asked: RevokeKey) -> Result:
             os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
-    put(f"revoked: {', '.join(names)}; a running server ends the connections in some seconds")
     _say_faults(read_clients(folder / CLIENTS)[1])
-    return Result(OK, {"name": name, "names": names, "public": public})
+    line = f"revoked: {', '.join(names)}; a running server ends the connections in some seconds"
+    return Result(OK, {"name": name, "names": names, "public": public}, [line])
 
 
 def _server(folder: Path) -> KeyPair:
@@ -184,19 +185,15 @@ def _server(folder: Path) -> KeyPair:
 
 
 def _entry(right: ClientRight) -> str:
-    lines = [f'public = "{right.public}"', f"roles = {_listed(right.roles)}"]
-    if right.namespaces:
-        lines.append(f"namespaces = {_listed(right.namespaces)}")
-    if right.hosts:
-        lines.append(f"hosts = {_listed(right.hosts)}")
-    if right.share < 1:
-        lines.append(f"share = {right.share}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _listed(texts: tuple[str, ...]) -> str:
-    quoted = ('"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in texts)
-    return f"[{', '.join(quoted)}]"
+    said = {
+        "public": right.public, "roles": right.roles, "namespaces": right.namespaces,
+        "hosts": right.hosts, "share": right.share if right.share < 1 else None,
+    }  # fmt: skip
+    # Texts, numbers and lists of TOML are those of JSON.
+    lines = (
+        f"{name} = {json.dumps(one, ensure_ascii=False)}\n" for name, one in said.items() if one
+    )
+    return "".join(lines)
 
 
 def _say_faults(faults: Mapping[str, str]) -> None:
