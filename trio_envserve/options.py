@@ -180,46 +180,32 @@ def taken_by(
         record: The record, whose signature the function gets.
         complete: Makes all fields that are given of those in the call.
     """
-
-    def decorate(function: Callable[[R], T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def called(*args: P.args, **fields: P.kwargs) -> T:
-            check_names(f"{function.__name__}()", fields, signature.parameters)
-            given = signature.bind_partial(*args, **fields).arguments
-            make: Any = record
-            return function(make(**complete(**given)))
-
-        signature = _signed(called, function, record)
-        return called
-
-    return decorate
+    return lambda function: _taken(function, record, complete, 0)
 
 
 def taken_beside(
     record: Callable[P, R],
 ) -> Callable[[Callable[[S, R], T]], Callable[Concatenate[S, P], T]]:
     """As :func:`taken_by`, for a function of something else and a record."""
-
-    def decorate(function: Callable[[S, R], T]) -> Callable[Concatenate[S, P], T]:
-        @functools.wraps(function)
-        def called(first: S, /, *args: P.args, **fields: P.kwargs) -> T:
-            check_names(f"{function.__name__}()", fields, signature.parameters)
-            return function(first, record(*args, **fields))
-
-        signature = _signed(called, function, record)
-        return called
-
-    return decorate
+    return lambda function: _taken(function, record, dict, 1)
 
 
-def _signed(called: Any, function: Any, record: Any) -> inspect.Signature:
-    """Give a function the signature of another one, with a record's fields for its last
-    parameter; returns that of the record."""
+def _taken(
+    function: Any, record: Any, complete: Callable[..., Mapping[str, Any]], before: int
+) -> Any:
+    """A function that takes the fields of a record behind its first arguments."""
     signature, own = inspect.signature(record), inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Any, **fields: Any) -> Any:
+        check_names(f"{function.__name__}()", fields, signature.parameters)
+        given = signature.bind_partial(*args[before:], **fields).arguments
+        return function(*args[:before], record(**complete(**given)))
+
     parameters = [*[*own.parameters.values()][:-1], *signature.parameters.values()]
-    called.record = record
-    called.__signature__ = own.replace(parameters=parameters)
-    return signature
+    shown: Any = called
+    shown.record, shown.__signature__ = record, own.replace(parameters=parameters)
+    return shown
 
 
 def with_options_of(
