@@ -250,28 +250,23 @@ def _failed(error: EnvServeError) -> Result:
 # -- the author of an environment -------------------------------------------------------
 
 
-def authors_traceback(environment: str, error: ConfigError) -> str:
-    """Where the author's code is wrong that made loading the environment fail; empty if it
-    is not, or if the environment is made by a library."""
-    # Imported here: no verb that goes well needs it.
-    from ..worker.failures import described_cause
-
-    return "" if environment.partition(":")[0] in SCHEMES else described_cause(error).rstrip()
-
-
 def check_named(environment: str, args: Mapping[str, Any] | None) -> None:
-    """Raise ConfigError, with the author's traceback, for an environment that cannot be there."""
+    """Raise ConfigError or CommandError for an environment that cannot be there."""
     with with_traceback(environment):
         check_spec(environment, args)
 
 
 @contextlib.contextmanager
 def with_traceback(environment: str) -> Iterator[None]:
-    """Show the author's traceback if the environment cannot be loaded in the block."""
+    """Tell where the author's code is wrong if the environment cannot be loaded in the block, as a
+    server does; raises CommandError then.  Of one that a library makes the error is enough."""
     try:
         yield
     except ConfigError as error:
-        traceback = authors_traceback(environment, error)
-        if traceback:
-            say(f"{environment} cannot be loaded:\n{traceback}")
-        raise
+        # Imported here: no verb that goes well needs it.
+        from ..worker.failures import described_cause
+
+        if environment.partition(":")[0] in SCHEMES or not (where := described_cause(error)):
+            raise
+        text = f"{environment}: {error}\n{where.rstrip()}"
+        raise CommandError(text, NOT_STARTED) from None

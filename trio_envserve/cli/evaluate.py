@@ -90,8 +90,8 @@ from .common import (
     CommandError,
     Result,
     StopRequest,
-    authors_traceback,
     check_named,
+    with_traceback,
 )
 from .options import WithEndpoints, curve_option, level_option, role_option
 from .render import (
@@ -541,14 +541,8 @@ def _ask_inputs(options: Eval, n: int) -> _Prepared:
     python = options.server.get("worker_python")
     if python is not None:
         return _Prepared(*inputs_under(python, options.environment, options.args, n, options.seed))
-    try:
+    with with_traceback(options.environment):
         environment = load(options.environment, options.args)
-    except ConfigError as error:
-        traceback = authors_traceback(options.environment, error)
-        if not traceback:
-            raise
-        # As the server says it, if that gets so far first.
-        raise CommandError(f"{options.environment}: {error}\n{traceback}", NOT_STARTED) from None
     roles = environment.roles_of(options.roles or {})
     if not options.address:
         check_roles(options.roles or {}, roles)
