@@ -116,7 +116,21 @@ _ROLLOUT = "input", "repeat", "duration_s", "worker", "error"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Eval(WithEndpoints):
+class Asking(WithEndpoints):
+    """The options of ``eval`` and ``rescore``."""
+
+    server: Mapping[str, Any] = server_options("args")
+    in_flight: int = option(1000, "Most rollouts in flight at a time.", least=1)
+    log_level: str = level_option("WARNING")
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return dict(self.server.get("args", {}))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Eval(Asking):
     """The options of ``eval``."""
 
     environment: str = argument("What makes the inputs.", metavar="ENV")
@@ -161,7 +175,6 @@ class Eval(WithEndpoints):
         Slice(), "Only these of the inputs, from 0, such as 10:20. They keep their numbers.",
         metavar="START:STOP", make=Slice.parse,
     )  # fmt: skip
-    in_flight: int = option(1000, "Most rollouts in flight at a time.", least=1)
     max_retries: int = option(0, "How often the worker repeats a rollout that failed.", least=0)
     rerun: bool | None = option(
         None, "Whether a rollout may run again after its worker was proven dead. Default: as the "
@@ -214,12 +227,6 @@ class Eval(WithEndpoints):
         DEFAULT_TRANSPORT, "The implementation of ZMTP: trio's own, or libzmq.", choices=TRANSPORTS
     )
     curve: str | None = curve_option()
-    log_level: str = level_option("WARNING")
-
-    @property
-    def args(self) -> dict[str, Any]:
-        """The arguments of the environment."""
-        return dict(self.server.get("args", {}))
 
     def call(self) -> dict[str, Any]:
         """The options of each call."""
@@ -597,17 +604,9 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
         plan, tally, file=state.output.file, environment=state.served, model=model,
         run=state.output.run, most_errors=options.limit_errors, keys=keys,
     )  # fmt: skip
-    title, seen = f"{state.served}, model {model}", Seen(stats.model_usage)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell_health, client, options.wait_s)
-        nursery.start_soon(_keep_asking, client, seen)
-        async with progress(
-            lambda: progress_line(evaluation, seen.waits),
-            tables=lambda: progress_tables(evaluation, seen, title),
-        ):
-            await evaluation.run(client, names, options.in_flight, **options.call())
-        nursery.cancel_scope.cancel()
-    say(progress_line(evaluation))
+    title = f"{state.served}, model {model}"
+    async with watched(evaluation, client, stats, title, options.wait_s):
+        await evaluation.run(client, names, options.in_flight, **options.call())
     if evaluation.conflict is not None:
         raise ConfigError(conflict_text(options.run_name or "", evaluation.conflict))
 
@@ -912,6 +911,25 @@ class Seen:
         usage = stats.model_usage
         # A server that was started anew counts anew.
         self.usage = {n: max(count - self.before.get(n, 0), 0) for n, count in usage.items()}
+
+
+@asynccontextmanager
+async def watched(
+    evaluation: Evaluation, client: Client, stats: ServerStats, title: str, wait_s: float,
+    verb: str = "eval",
+) -> AsyncIterator[None]:  # fmt: skip
+    """While the block runs an evaluation: how far it is, and how its server is."""
+    seen = Seen(stats.model_usage)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_health, client, wait_s)
+        nursery.start_soon(_keep_asking, client, seen)
+        async with progress(
+            lambda: progress_line(evaluation, seen.waits, verb),
+            tables=lambda: progress_tables(evaluation, seen, title),
+        ):
+            yield
+        nursery.cancel_scope.cancel()
+    say(progress_line(evaluation, verb=verb))
 
 
 async def _keep_asking(client: Client, seen: Seen) -> None:

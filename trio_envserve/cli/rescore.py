@@ -32,7 +32,6 @@ from ..models.registry import check_roles
 from ..options import argument, option
 from ..server import open_server
 from ..server.options import completed
-from .at_server import tell_health
 from .common import (
     AT_ONCE,
     NOT_STARTED,
@@ -44,14 +43,14 @@ from .common import (
     check_named,
     with_traceback,
 )
-from .evaluate import WrittenResults, check_reached, progress_line
-from .options import WithEndpoints, level_option, role_option
-from .render import Table, number_of, progress, say
+from .evaluate import Asking, WrittenResults, check_reached, watched
+from .options import role_option
+from .render import Table, number_of, say
 from .verbs import server_options, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rescore(WithEndpoints):
+class Rescore(Asking):
     """The options of ``rescore``."""
 
     file: str = argument("A file of results.")
@@ -68,15 +67,8 @@ class Rescore(WithEndpoints):
     retry_errors: bool = option(
         False, "When a file is continued, score rollouts again whose scorer failed.", common=True
     )
-    in_flight: int = option(1000, "Most rollouts in flight at a time.", least=1)
     max_retries: int = option(0, "How often the worker repeats a scorer that failed.", least=0)
     execution_s: float | None = option(None, "How long one scorer may run.", above=0)
-    log_level: str = level_option("WARNING")
-
-    @property
-    def args(self) -> dict[str, Any]:
-        """The arguments of the environment."""
-        return dict(self.server.get("args", {}))
 
     def run(self) -> dict[str, Any]:
         """The options that decide how rollouts are scored."""
@@ -191,9 +183,10 @@ async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
     plan, tally = state.stored.plan, ResultsTally()
     async with open_server(asked.environment, **own) as server:
         state.stop.kill = server.kill
-        async with open_client(server.address, name="rescore", limits=ClientLimits()) as client:
+        async with open_client(server.address, name="rescore") as client:
             await server.wait_ready()
-            state.served = (await client.stats()).environment
+            stats = await client.stats()
+            state.served = stats.environment
             _check_environment(asked, state)
             names = state.output.missing(plan, tally, retry_errors=asked.retry_errors)
             state.resumed = len(tally.found)
@@ -206,18 +199,12 @@ async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
             state.evaluation = evaluation = Evaluation(
                 plan, tally, file=state.output.file, environment=state.served, run=state.output.run
             )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(tell_health, client, ClientLimits().recovery_s)
-                async with progress(
-                    lambda: progress_line(evaluation, verb="rescore"),
-                    lambda: evaluation.progress.done / max(evaluation.progress.total, 1),
-                ):
-                    await evaluation.run(
-                        client, names, asked.in_flight, roles=asked.roles,
-                        max_retries=asked.max_retries, execution_s=asked.execution_s,
-                    )  # fmt: skip
-                nursery.cancel_scope.cancel()
-            say(progress_line(evaluation, verb="rescore"))
+            title, wait_s = f"{asked.file}, by {state.served}", ClientLimits().recovery_s
+            async with watched(evaluation, client, stats, title, wait_s, "rescore"):
+                await evaluation.run(
+                    client, names, asked.in_flight, roles=asked.roles,
+                    max_retries=asked.max_retries, execution_s=asked.execution_s,
+                )  # fmt: skip
 
 
 def _check_environment(asked: Rescore, state: _State) -> None:
