@@ -1,5 +1,6 @@
 """The options by which commands name models, where they are wrong."""
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from tests.cli.commands import run
 from tests.connections import held_port
 from trio_envserve.cli.common import NOT_STARTED
-from trio_envserve.cli.evaluate import check_model
+from trio_envserve.cli.evaluate import Eval
 from trio_envserve.cli.options import WithEndpoints
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.models.endpoints import FILE_VARIABLE
@@ -43,10 +44,10 @@ def test_file_of_endpoints_is_named_to_workers_and_is_none_of_another_server(
     assert os.environ[FILE_VARIABLE] == "before"
     WithEndpoints(endpoints="mine.toml").name_endpoints()
     assert os.environ[FILE_VARIABLE] == str(tmp_path / "mine.toml")
-    check_model("random", "", "mine.toml")
-    check_model("random", "tcp://somewhere:1", "")
+    elsewhere = Eval(environment="arithmetic", address="tcp://somewhere:1")
+    elsewhere.check()
     with pytest.raises(ConfigError, match="give it to `serve` there"):
-        check_model("random", "tcp://somewhere:1", "mine.toml")
+        dataclasses.replace(elsewhere, endpoints="mine.toml").check()
 
 
 # -- in roles ------------------------------------------------------------------------------

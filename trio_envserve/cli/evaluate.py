@@ -33,7 +33,6 @@ from ..core.errors import (
     ConfigError,
     EnvironmentBroken,
     EnvServeError,
-    KeyConflict,
     ServerNotClosed,
     ServerNotReady,
     short_type,
@@ -259,9 +258,31 @@ class Eval(Asking):
                 f"{options_of_verb(Eval)[own[0]].flags} is for eval's own server; with --address "
                 "there is another one"
             )
-        check_options(self.run_name, self.address, self.server.get("journal"))
+        journal, name = self.server.get("journal"), self.run_name
+        if name is not None:
+            check_name(name)
+        if journal is not None and name is None:
+            raise ConfigError("--journal keeps what is asked under keys: give --run NAME, too")
+        if name is not None and not self.address and journal is None:
+            raise ConfigError(
+                "eval's own server forgets --run when it ends: give --journal DIR, or the "
+                "--address of a server that has a journal"
+            )
         if self.retry_errors and not self.output:
             raise ConfigError("--retry-errors is for a file that is continued: give --output")
+        if not self.address:
+            check_endpoint(self.model)
+            check_roles(self.roles or {})
+        elif self.endpoints:  # the workers are another server's, which has a file of its own
+            raise ConfigError(
+                "--endpoints is for eval's own server; with --address give it to `serve` there"
+            )
+
+    @property
+    def caller(self) -> str:
+        """The caller's name: the same evaluation started again takes its old place among the
+        waiting.  One that asks something else under this name by mistake must not."""
+        return f"eval {self.run_name} {run_digest(**self.run())}" if self.run_name else ""
 
 
 @verb(
@@ -305,15 +326,14 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
     that came before, and the exit code is 130 or 143. A second signal kills the workers
     of eval's own server. With --run, `kill -9` cancels nothing at a server elsewhere.
     """
-    asked.check()
     asked.name_endpoints()
+    asked.check()
     if not (asked.address and asked.inputs) and "worker_python" not in asked.server:
         check_named(asked.environment, asked.args)
     own: dict[str, Any] = {}
     if not asked.address:
-        limits = wide_limits(asked.server.get("limits", {}), asked.run_name)
+        limits = {**(_OWN_LIMITS if asked.run_name else {}), **asked.server.get("limits", {})}
         own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
-    check_model(asked.model, asked.address, asked.endpoints, asked.roles)
     own |= asked.start_logging("eval" if asked.address else "server")
     set_title(f"trio-envserve eval of {asked.environment}")
     state = _State(stop)
@@ -412,7 +432,7 @@ async def _with_server(
         limits = ClientLimits(start_s=options.wait_s, recovery_s=options.wait_s)
         async with open_client(
             address, name="eval", limits=limits, transport=options.transport,
-            caller=caller_of(options.run_name or "", options.run()),
+            caller=options.caller,
             curve=curve,
         ) as client:  # fmt: skip
             try:
@@ -447,7 +467,9 @@ def _result(options: Eval, state: _State) -> Result:
 def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) -> None:
     tally = state.evaluation.tally
     if state.stop.asked.is_set():
-        say(_how_far(state.stop, state, len(tally.found)))
+        came = f": {len(tally.found)} of {state.asked} rollouts came back"
+        nothing = " before anything was asked for: nothing ran"
+        say(f"interrupted by {state.stop.why}{came if state.asked else nothing}")
     if state.evaluation.gave_up:
         say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
     state.say_unwritten(summary)
@@ -469,12 +491,6 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
             say(f"{left_out[what]} rewards are {what} and count for no mean")
     if left_out["missing"] and left_out["missing"] == tally.results:
         say('no result has a reward: a result is a mapping such as {"reward": 1.0}')
-
-
-def _how_far(stop: StopRequest, state: _State, found: int) -> str:
-    if not state.asked:
-        return f"interrupted by {stop.why} before anything was asked for: nothing ran"
-    return f"interrupted by {stop.why}: {found} of {state.asked} rollouts came back"
 
 
 @asynccontextmanager
@@ -608,26 +624,14 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
     async with watched(evaluation, client, stats, title, options.wait_s):
         await evaluation.run(client, names, options.in_flight, **options.call())
     if evaluation.conflict is not None:
-        raise ConfigError(conflict_text(options.run_name or "", evaluation.conflict))
+        raise ConfigError(
+            f"under the name {options.run_name!r} the server knows another evaluation (another "
+            "input, model, argument or option, such as --rerun): give what it was begun with, or "
+            f"another --run ({evaluation.conflict})"
+        )
 
 
 # -- its model --------------------------------------------------------------------------
-
-
-def check_model(
-    model: str, address: str, endpoints: str, roles: Mapping[str, str] | None = None
-) -> None:
-    """Raise :class:`ConfigError` if the workers cannot know the model, or that of a role.
-
-    With an address the workers are another server's, which has a file of its own.
-    """
-    if not address:
-        check_endpoint(model)
-        check_roles(roles or {})
-    elif endpoints:
-        raise ConfigError(
-            "--endpoints is for eval's own server; with --address give it to `serve` there"
-        )
 
 
 async def check_reached(*endpoints: str) -> None:
@@ -665,30 +669,6 @@ _OWN_LIMITS = {
 """At a bound new keys wait until the retention of others has ended; so these are wide."""
 
 
-def check_options(run_name: str | None, address: str, journal: str | None) -> None:
-    """Raises ConfigError for options that do not go together."""
-    if run_name is not None:
-        check_name(run_name)
-    if journal is not None and run_name is None:
-        raise ConfigError("--journal keeps what is asked under keys: give --run NAME, too")
-    if run_name is not None and not address and journal is None:
-        raise ConfigError(
-            "eval's own server forgets --run when it ends: give --journal DIR, or the --address "
-            "of a server that has a journal"
-        )
-
-
-def wide_limits(given: Mapping[str, Any], run_name: str | None) -> dict[str, Any]:
-    """Limits of eval's own server, by name."""
-    return dict(given) if run_name is None else {**_OWN_LIMITS, **given}
-
-
-def caller_of(run_name: str, asked: Mapping[str, Any]) -> str:
-    """The caller's name: the same evaluation started again takes its old place among the waiting.
-    One that asks something else under this name by mistake must not."""
-    return f"eval {run_name} {run_digest(**asked)}" if run_name else ""
-
-
 def check_server(run_name: str, plan: EvaluationPlan, stats: ServerStats) -> None:
     """Say what a server cannot keep of an evaluation.  What it can do it does all the same."""
     if stats.journal:
@@ -705,15 +685,6 @@ def check_server(run_name: str, plan: EvaluationPlan, stats: ServerStats) -> Non
             f"the server keeps {most:,.0f} keys at most, and this run has {requests:,}: the last "
             "ones wait until the retention of others ends (serve --limit generations=N)"
         )
-
-
-def conflict_text(run_name: str, conflict: KeyConflict) -> str:
-    """The reason for which an evaluation stopped."""
-    return (
-        f"under the name {run_name!r} the server knows another evaluation (another input, model, "
-        "argument or option, such as --rerun): give what it was begun with, or another --run "
-        f"({conflict})"
-    )
 
 
 # -- inputs that only the workers' Python can make ----------------------------------------
