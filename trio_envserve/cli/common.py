@@ -17,7 +17,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import click
 import trio
@@ -171,41 +171,33 @@ VerbMain: TypeAlias = Callable[[StopRequest], Awaitable[Result]]
 def run_verb(main: VerbMain, *, as_json: bool) -> int:
     """Run a verb and return its exit code; prints its final object, and expected errors."""
     interrupts = click.get_current_context().obj or Interrupts()
-    stop = StopRequest()
-    try:
-        result = trio.run(_received, main, interrupts, stop, as_json)
-    except BaseException as raised:  # noqa: ASYNC103
-        error = _expected(raised)
-        if error is None:
-            raise
-        result = _failed(error)
-        say(f"error: {error}")
-    _print(result, as_json=as_json)
-    if stop.left_behind:
-        # The interpreter cannot end well while a thread runs.
-        finish()
-        os._exit(result.exit_code)
-    return result.exit_code
+    return trio.run(_run, main, interrupts, StopRequest(), as_json)
 
 
-async def _received(
-    main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_json: bool
-) -> Result:
+async def _run(main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_json: bool) -> int:
     soon = trio.lowlevel.current_trio_token().run_sync_soon
     with unwrap_single():
         async with trio.open_nursery() as nursery:
             with interrupts.listening(lambda number: soon(stop.hear, number, nursery)):
                 try:
                     result = await _cancellable(main, stop)
-                    if stop.not_closed is not None:
-                        _tell_last(result, stop.not_closed, as_json=as_json)
-                except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
-                    if not isinstance(error := _expected(raised), ServerNotClosed):
+                    error: EnvServeError | None = stop.not_closed
+                except BaseException as raised:  # noqa: ASYNC103  # no cancel of ours comes so far
+                    if (error := _expected(raised)) is None:
                         raise
-                    # trio would wait for the code that was left behind.
-                    _tell_last(_failed(error), error, as_json=as_json)
+                    result = _failed(error)
             nursery.cancel_scope.cancel()
-    return result
+            if error is not None:
+                say(f"error: {error}")
+            if as_json:
+                emit({**result.summary, "exit": result.exit_code})
+            else:
+                show(*result.shown)
+            if stop.left_behind or isinstance(error, ServerNotClosed):
+                # trio would wait for the code that was left behind, or the interpreter.
+                finish()
+                os._exit(result.exit_code)
+    return result.exit_code
 
 
 async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
@@ -213,21 +205,6 @@ async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
         stop.on_first = work.cancel
         return await main(stop)
     return stop.so_far()
-
-
-def _print(result: Result, *, as_json: bool) -> None:
-    if as_json:
-        emit({**result.summary, "exit": result.exit_code})
-    else:
-        show(*result.shown)
-
-
-def _tell_last(result: Result, error: EnvServeError, *, as_json: bool) -> NoReturn:
-    """Say how the verb ended, and end the process without waiting for anything."""
-    say(f"error: {error}")
-    _print(result, as_json=as_json)
-    finish()
-    os._exit(result.exit_code)
 
 
 def _expected(raised: BaseException) -> EnvServeError | None:

@@ -22,13 +22,12 @@ from ..core.work import WorkState
 from ..lab.recording import Player, RecordedArrow, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
 from .common import AT_ONCE, OK, Result, StopRequest
-from .render import Table, records_table, say
+from .render import Table, progress, records_table, say
 from .status import status_tables
 from .verbs import VerbOptions, verb
 
 TURN_INPUTS = 512
 """Number of inputs that are replayed before signals have a turn."""
-SAY_EVERY_S = 3.0
 MOST_SHOWN = 20
 """Sessions, and keys, in the tables for people; ``--json`` has all."""
 
@@ -85,15 +84,12 @@ async def replay(asked: Replay, stop: StopRequest) -> Result:
 async def _play(
     player: Player, watch: RequestWatch | None, until_step: int | None, until_s: float | None
 ) -> None:
-    said_s = trio.current_time()
-    for moment in player.moments(until_step=until_step, until_s=until_s):
-        if watch is not None:
-            watch.see(moment)
-        if player.step % TURN_INPUTS == 0:
-            await trio.lowlevel.checkpoint()
-            if trio.current_time() - said_s >= SAY_EVERY_S:
-                said_s = trio.current_time()
-                say(f"replayed {player.step} inputs, up to {player.at_s:.1f} s")
+    async with progress(lambda: f"replayed {player.step} inputs, up to {player.at_s:.1f} s"):
+        for moment in player.moments(until_step=until_step, until_s=until_s):
+            if watch is not None:
+                watch.see(moment)
+            if player.step % TURN_INPUTS == 0:
+                await trio.lowlevel.checkpoint()
 
 
 def _tell(player: Player) -> None:
