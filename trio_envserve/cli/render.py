@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from ..core.errors import short_type
-from ..evals.plain import headline, plain_line, plain_text
+from ..evals.plain import plain_line, plain_text
+from ..evals.records import failure_line
 from ..evals.statistics import bar
 
 PLAIN_EVERY_S = 5.0
@@ -246,19 +246,13 @@ def rollouts_table(title: str, rollouts: Sequence[Mapping[str, Any]], *names: st
     """A row for each rollout, as :func:`..evals.tally.shown` has it; errors, if there are any."""
     rows = [
         {**one, "input": one["index"], "worker": plain_line(one["worker"], _WORKER),
-         "error": plain_line(_error_words(one["error"]), _MESSAGE)}
+         "error": one["error"] and plain_line(failure_line(one["error"]), _MESSAGE)}
         for one in rollouts
     ]  # fmt: skip
     if not any(row["error"] for row in rows):
         names = tuple(name for name in names if name != "error")
     left = [name for name in names if name in (names[0], "worker", "error")]
     return records_table(title, rows, names, left=left)
-
-
-def _error_words(error: Mapping[str, Any] | None) -> str:
-    if error is None:
-        return ""
-    return headline(f"{short_type(error['type']) or error['class']}: {error['message']}")
 
 
 def first_and_last(text: str) -> str:

@@ -141,12 +141,8 @@ def _listed(number: int, entry: Entry) -> dict[str, Any]:
     result = entry.result
     return {
         "number": number, **shown(result), "reward": result.score,
-        "metrics": _finite(result.metrics),
+        "metrics": _plain({**result.metrics}),
     }  # fmt: skip
-
-
-def _finite(numbers: Any) -> dict[str, float | None]:
-    return {name: n if math.isfinite(n) else None for name, n in numbers.items()}
 
 
 def _plain(record: Any) -> Any:

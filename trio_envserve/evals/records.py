@@ -25,9 +25,11 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_type_hints
 from .. import foreign
 from ..client import Outcome
 from ..core.endings import Ending, Fault, ending_of
+from ..core.errors import short_type
 from ..core.terms import Verdict
 from ..envs.rewards import number_of, numbers_of, reward_of_named
 from ..json_values import base64_text, jsonable, restored
+from .plain import headline
 
 Name: TypeAlias = tuple[int, int]
 """The index of the input, and the number of the repeat."""
@@ -134,6 +136,11 @@ class RolloutFailure:
     @property
     def _ending(self) -> Ending:
         return ending_of(self.code, _VERDICTS.get(self.verdict, Verdict.MAY_HAVE_RUN))
+
+
+def failure_line(error: Mapping[str, str]) -> str:
+    """What a recorded error says first, on one line."""
+    return headline(f"{short_type(error['type']) or error['class']}: {error['message'].strip()}")
 
 
 FAILURE: Mapping[str, str] = {

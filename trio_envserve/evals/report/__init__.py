@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final, NamedTuple, TextIO
 
-from ...core.errors import ConfigError, short_type
+from ...core.errors import ConfigError
 from ...pages import assemble, data_text
 from ..comparison import Comparison, as_record
 from ..files import Check, Entry, is_cut_off, nothing, overview, records, replace_file
 from ..page import Line, body, plain_value
-from ..plain import headline, plain_line
-from ..records import Name, RolloutResult, result_from, usage_words
+from ..plain import plain_line
+from ..records import Name, RolloutResult, failure_line, result_from, usage_words
 from ..tally import ResultsTally
 
 MOST_CHARS = 20_000
@@ -189,8 +189,7 @@ def _columns(found: Survey) -> dict[str, Sequence[Any]]:
 def _error(one: RolloutResult) -> str:
     if one.failure is None:
         return ""
-    what = f"{short_type(one.failure.type) or one.failure.kind}: {one.failure.message.strip()}"
-    return plain_line(headline(what), _ERROR_CHARS)
+    return plain_line(failure_line(one.failure.to_record()), _ERROR_CHARS)
 
 
 def _tokens(one: RolloutResult) -> float | None:
