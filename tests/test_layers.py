@@ -83,6 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "evals", "testing", "lab", "retrylab", "launchers", "logs", "foreign",
         "json_values", "redaction", "tracing", "near", "otlp", "options", "pages", "extras",
+        "commands",
     },
 }  # fmt: skip
 

@@ -165,7 +165,7 @@ FOUND = {
     ),
     "a process that ends": (
         "async def run_rollout(self, rollout): os._exit(7)",
-        "rollouts", "failed", "the process ended with status 7",
+        "rollouts", "failed", "its process ended: it exited with status 7",
     ),
     "a rollout that never ends": (
         "async def run_rollout(self, rollout): await trio.sleep(1000)",

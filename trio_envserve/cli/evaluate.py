@@ -28,6 +28,7 @@ import trio
 from .. import foreign
 from ..client import Client, open_client
 from ..client.places import WAITS
+from ..commands import describe_exit
 from ..core import values
 from ..core.errors import (
     ConfigError,
@@ -707,8 +708,8 @@ def inputs_under(
     )  # fmt: skip
     if not done.stdout:
         raise CommandError(
-            f"{environment}: the process that makes its inputs ended with status "
-            f"{done.returncode}", NOT_STARTED,
+            f"{environment}: the process that makes its inputs: {describe_exit(done.returncode)}",
+            NOT_STARTED,
         )  # fmt: skip
     answer = cbor2.loads(done.stdout)
     if "error" not in answer:

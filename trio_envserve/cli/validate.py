@@ -23,6 +23,7 @@ from typing import Any, final
 
 import trio
 
+from ..commands import describe_exit
 from ..core.errors import ConfigError
 from ..envs.loading import check_spec
 from ..evals.inputs import read_inputs
@@ -175,7 +176,7 @@ async def _run(wanted: Wanted, python: str | None, timeout_s: float, found: _Fou
                 return
             if not data:
                 await process.wait()
-                found.fail(f"the process ended with {_how(process.returncode)}")
+                found.fail(f"its process ended: {describe_exit(process.returncode or 0)}")
                 return
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
@@ -195,13 +196,6 @@ async def _show_stacks(process: trio.Process) -> None:
     process.send_signal(signal.SIGABRT)
     with trio.move_on_after(_STACKS_S):
         await process.wait()
-
-
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"status {code}"
 
 
 @final
