@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The environment, loaded here in a thread, makes the inputs while the server gets
+The environment, in a process of its own, makes the inputs while the server gets
 ready.  The server is a running one, or this command's own in this process, whose
 workers end with it.  Each outcome is written before it is counted
 (:mod:`trio_envserve.evals.run`).  The first signal cancels all pending rollouts, on the
@@ -40,7 +40,7 @@ from ..core.errors import (
 )
 from ..core.limits import MIB, ClientLimits
 from ..core.status import ClientCounters, ServerStats
-from ..envs.loading import load
+from ..envs.specs import SCHEMES
 from ..evals.files import (
     Found,
     NotWritten,
@@ -70,7 +70,7 @@ from ..evals.run import (
 )
 from ..evals.statistics import Bin, bar, histogram, sparkline
 from ..evals.tally import PERCENTILES, ResultsTally, retries
-from ..host.interpreters import find_interpreter, own_folders
+from ..host.interpreters import helper
 from ..logs import set_title
 from ..models.endpoints import read_endpoints
 from ..models.registry import check_endpoint, check_roles, open_models
@@ -79,7 +79,6 @@ from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server import Server, open_server
 from ..server.options import completed, pairs
-from ..worker.failures import describe_exception
 from .at_server import tell_health
 from .common import (
     AT_ONCE,
@@ -91,7 +90,6 @@ from .common import (
     Result,
     StopRequest,
     check_named,
-    with_traceback,
 )
 from .options import WithEndpoints, curve_option, level_option, role_option
 from .render import (
@@ -562,28 +560,33 @@ def _load_inputs(options: Eval) -> _Prepared:
 
 
 def _ask_inputs(options: Eval, n: int) -> _Prepared:
-    python = options.server.get("worker_python")
-    if python is not None:
-        return _Prepared(*inputs_under(python, options.environment, options.args, n, options.seed))
-    with with_traceback(options.environment):
-        environment = load(options.environment, options.args)
-    roles = environment.roles_of(options.roles or {})
-    if not options.address:
-        check_roles(options.roles or {}, roles)
-    try:
-        inputs = environment.inputs(n, options.seed)
-    except ConfigError as error:
-        raise ConfigError(f"{error} (--inputs FILE)") from error
-    except Exception as error:
-        # Environment code may raise anything; the traceback is for its author.
-        about = describe_exception(error)
+    """The inputs that the environment makes, in a process of its own: no code of it runs here.
+    Raises ConfigError or CommandError, with the author's traceback."""
+    words, path = helper(options.server.get("worker_python"), "trio_envserve.worker.inputs")
+    wanted = {
+        "environment": options.environment, "args": options.args, "n": n, "seed": options.seed,
+        "roles": dict(options.roles or {}), "path": path, "parent": os.getpid(),
+    }  # fmt: skip
+    done = subprocess.run(
+        words, input=json.dumps(wanted).encode(), stdout=subprocess.PIPE, check=False,
+        process_group=0,  # Ctrl-C is for this one
+    )  # fmt: skip
+    if not done.stdout:
         raise CommandError(
-            f"{options.environment}: inputs({n}, {options.seed}) failed\n{about.traceback}",
-            NOT_STARTED,
-        ) from None
-    if not inputs:
-        raise ConfigError(f"{options.environment}: inputs({n}, {options.seed}) returned none")
-    return _Prepared(inputs, environment.name)
+            f"{options.environment}: the process that makes its inputs: "
+            f"{describe_exit(done.returncode)}", NOT_STARTED,
+        )  # fmt: skip
+    answer = cbor2.loads(done.stdout)
+    if "error" not in answer:
+        if not options.address:
+            check_roles(options.roles or {}, answer["roles"])
+        inputs: Any = values.decode(answer["inputs"], root="inputs")
+        return _Prepared(inputs, answer["name"])
+    if answer["traceback"] and options.environment.partition(":")[0] not in SCHEMES:
+        # As the server says it, if that gets so far first.
+        text = f"{options.environment}: {answer['error']}\n{answer['traceback']}"
+        raise CommandError(text, NOT_STARTED)
+    raise ConfigError(answer["error"])
 
 
 def _check_served(options: Eval, name: str, served: str) -> None:
@@ -686,39 +689,6 @@ def check_server(run_name: str, plan: EvaluationPlan, stats: ServerStats) -> Non
             f"the server keeps {most:,.0f} keys at most, and this run has {requests:,}: the last "
             "ones wait until the retention of others ends (serve --limit generations=N)"
         )
-
-
-# -- inputs that only the workers' Python can make ----------------------------------------
-
-_MAIN = "from trio_envserve.worker.inputs import main; main()"
-
-
-def inputs_under(
-    python: str, environment: str, args: dict[str, Any], n: int, seed: int
-) -> tuple[list[Any], str]:
-    """The inputs, and the environment's name.  Takes as long as it takes: call it in a
-    thread.  Raises ConfigError or CommandError, with the author's traceback."""
-    wanted = {
-        "environment": environment, "args": args, "n": n, "seed": seed, "path": own_folders(),
-        "parent": os.getpid(),
-    }  # fmt: skip
-    done = subprocess.run(
-        [find_interpreter(python), "-P", "-c", _MAIN],
-        input=json.dumps(wanted).encode(), stdout=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    if not done.stdout:
-        raise CommandError(
-            f"{environment}: the process that makes its inputs: {describe_exit(done.returncode)}",
-            NOT_STARTED,
-        )  # fmt: skip
-    answer = cbor2.loads(done.stdout)
-    if "error" not in answer:
-        inputs: Any = values.decode(answer["inputs"], root="inputs")
-        return list(inputs), answer["name"]
-    if answer["traceback"]:
-        text = f"{environment}: {answer['error']}\n{answer['traceback']}"
-        raise CommandError(text, NOT_STARTED)
-    raise ConfigError(f"{answer['error']} (--inputs FILE)")
 
 
 # -- its file --------------------------------------------------------------------------

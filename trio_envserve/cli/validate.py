@@ -16,9 +16,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, final
 
 import trio
@@ -27,17 +25,13 @@ from ..commands import describe_exit
 from ..core.errors import ConfigError
 from ..envs.loading import check_spec
 from ..evals.inputs import read_inputs
-from ..host.interpreters import check_interpreter, find_interpreter, own_folders
+from ..host.interpreters import check_interpreter, helper
 from ..options import argument, option
 from ..worker.validation import Wanted
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .options import role_option
 from .render import Table, say
 from .verbs import VerbOptions, server_options, verb
-
-_ROOT = str(Path(__file__).resolve().parent.parent.parent)
-_MAIN = "from trio_envserve.worker.validation import main; main()"
-_BOOT = f"import sys; sys.path.insert(0, sys.argv.pop(1)); {_MAIN}"
 
 _STACKS_S = 2.0
 """A process that is told to show its stacks has so long for it."""
@@ -101,23 +95,21 @@ async def validate(asked: Validate, stop: StopRequest) -> Result:
     With --json, the last line of standard output has ok, failed, warnings (how many), and
     checks: a list of check, finding (ok, warning, failed, skipped), text, traceback.
     """
-    args, given = asked.server.get("args", {}), asked.server.get("worker_python")
-    python = None if given is None else find_interpreter(given)
+    args, python = asked.server.get("args", {}), asked.server.get("worker_python")
+    words, path = helper(python, "trio_envserve.worker.validation")
     if python is not None:
-        await check_interpreter(python)
+        await check_interpreter(words[0])
     else:
         check_spec(asked.environment, args)
     wanted = Wanted(
         environment=asked.environment, args=args, n=asked.n, seed=asked.seed, model=asked.model,
         model_name=asked.model_name, roles=dict(asked.roles or {}),
         inputs=_read(asked.inputs) if asked.inputs else None,
-        cancel_s=asked.cancel_s,
-        path=[entry or os.getcwd() for entry in sys.path] if python is None else own_folders(),
-        keep_path=python is not None,
+        cancel_s=asked.cancel_s, path=path, keep_path=python is not None,
     )  # fmt: skip
     found = _Found()
     stop.so_far = lambda: _judged(asked, found, stop)
-    await _run(wanted, python, asked.timeout_s, found)
+    await _run(words, wanted, asked.timeout_s, found)
     return _judged(asked, found, stop)
 
 
@@ -153,13 +145,11 @@ def _judged(asked: Validate, found: _Found, stop: StopRequest) -> Result:
     return Result(code, summary, [*shown, table])
 
 
-async def _run(wanted: Wanted, python: str | None, timeout_s: float, found: _Found) -> None:
+async def _run(words: list[str], wanted: Wanted, timeout_s: float, found: _Found) -> None:
     """Start the process, and read what it says; it is dead at the end."""
-    boot = [sys.executable, "-P", "-c", _BOOT, _ROOT]
     process = await trio.lowlevel.open_process(
-        boot if python is None else [python, "-P", "-c", _MAIN],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
-    )  # fmt: skip
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    )
     try:
         assert process.stdin is not None
         assert process.stdout is not None

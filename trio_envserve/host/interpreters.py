@@ -113,6 +113,20 @@ async def _ask(python: str, version: str) -> dict[str, Any]:
     return found
 
 
+def helper(
+    python: str | os.PathLike[str] | None, module: str
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """The words of a process that runs ``main()`` of a module of this package, under this Python or
+    another one, and the folders in which it looks for environments.  Raises ConfigError."""
+    call = f"from {module} import main; main()"
+    if python is not None:
+        return [find_interpreter(python), "-P", "-c", call], own_folders()
+    boot = f"import sys; sys.path.insert(0, sys.argv.pop(1)); {call}"
+    package = str(Path(__file__).resolve().parents[2])
+    path = [entry or os.getcwd() for entry in sys.path]
+    return [sys.executable, "-P", "-c", boot, package], path
+
+
 def own_folders() -> list[str]:
     """The folders on ``sys.path`` that are the user's, and not this interpreter's: the
     working directory, a script's folder, PYTHONPATH."""

@@ -1,7 +1,7 @@
 """``main()`` of a process that makes an environment's inputs, under the workers' Python.
 
-It reads what is wanted as JSON on standard input, and writes the answer in CBOR on
-standard output: ``name`` and ``inputs`` (a body, encoded), or ``error`` and ``traceback``.
+It reads what is wanted as JSON on standard input, and writes the answer in CBOR on standard
+output: ``name``, ``roles`` and ``inputs`` (a body, encoded), or ``error`` and ``traceback``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def _made(wanted: dict[str, Any]) -> dict[str, Any]:
     n, seed = wanted["n"], wanted["seed"]
     try:
         environment = load(wanted["environment"], wanted["args"])
+        roles = environment.roles_of(wanted["roles"])
         made = foreign.call(environment.inputs, n, seed)
         if isinstance(made.error, ConfigError):
-            raise made.error
+            raise ConfigError(f"{made.error} (--inputs FILE)") from None
+        if made.error is None and not made.value:
+            raise ConfigError(f"{environment.name}: inputs({n}, {seed}) returned none")
     except ConfigError as error:
         return {"error": str(error), "traceback": described_cause(error)}
     if made.error is None:
@@ -50,4 +53,4 @@ def _made(wanted: dict[str, Any]) -> dict[str, Any]:
         about = describe_exception(made.error)
         text = f"inputs({n}, {seed}) failed: {about.type}: {about.message}"
         return {"error": text, "traceback": about.traceback}
-    return {"name": environment.name, "inputs": made.value}
+    return {"name": environment.name, "roles": roles, "inputs": made.value}
