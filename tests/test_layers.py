@@ -41,10 +41,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "removal": set(),
     "turns": set(),
     "retrylab": set(),
-    # What is declared once: records of options, for functions, files, the command and the docs.
-    "options": {"core.errors", "near"},
-    "json_values": {"foreign"},
     "regular_files": WORDS,
+    # What is declared once: records of options, for functions, files, the command and the docs.
+    "options": {"core.errors", "near", "regular_files"},
+    "json_values": {"foreign"},
     "net": {"extras", "core.strict_cbor", "regular_files", *WORDS},
     "models": WORDS | {
         "extras", "redaction", "core.durations", "foreign", "near", "options", "regular_files",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,13 @@ def test_file_that_cannot_be_read_is_told(text: str | None, why: str, tmp_path: 
         path.write_text(text)
     with pytest.raises(ConfigError, match=why):
         read_file(path)
+
+
+def test_file_of_options_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
+    """The command hung in it."""
+    os.mkfifo(tmp_path / "options.toml")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_file(tmp_path / "options.toml")
 
 
 def test_function_of_a_record_has_its_signature_and_gets_what_is_given():

@@ -176,7 +176,7 @@ def test_the_key_of_an_endpoint_is_hidden_as_soon_as_its_file_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("LAB_KEY", "a-key-of-the-lab")
-    parse_endpoints('[lab]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "LAB_KEY"\n', "file")
+    parse_endpoints(b'[lab]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "LAB_KEY"\n', "file")
     try:
         assert redacted("no: a-key-of-the-lab") == "no: $LAB_KEY"
     finally:

@@ -15,12 +15,12 @@ import functools
 import inspect
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .core.errors import ConfigError
 from .near import check_names, did_you_mean
+from .regular_files import parse_toml, read_regular
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +28,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _KEY = "option"
+_FILE_BYTES = 1 << 20
 _WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "Mapping": "a table",
     "tuple": "a list of texts", "Sequence": "a list",
@@ -222,8 +223,7 @@ def with_options_of(
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The tables and values of a file of configuration.  Raises ConfigError."""
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        return parse_toml(read_regular(path, _FILE_BYTES)[0])
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tomllib
+from typing import Any
 
 from .core.errors import ConfigError
 
@@ -21,6 +23,14 @@ def read_regular(
     if len(content) > most_bytes:
         raise ConfigError(f"{os.fspath(path)} is larger than {most_bytes} bytes")
     return content, found
+
+
+def parse_toml(text: bytes) -> dict[str, Any]:
+    """The tables of a file.  ValueError if it is none, whatever its bytes are."""
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _open_at_once(path: str, flags: int) -> int:

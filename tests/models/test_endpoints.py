@@ -35,7 +35,7 @@ body = { return_token_ids = true }
 ["with a space"]
 url = "https://api.example/v1/chat/completions"
 """
-    found = parse_endpoints(text, "e.toml")
+    found = parse_endpoints(text.encode(), "e.toml")
     assert found["qwen"] == Endpoint(
         url="http://host:8000/v1", model="Qwen/Qwen3-8B", key_env="QWEN_KEY", first_token_s=30,
         stream=True, body={"return_token_ids": True},
@@ -92,7 +92,7 @@ WRONG = {
 @pytest.mark.parametrize(("text", "told"), WRONG.values(), ids=WRONG)
 def test_a_wrong_file_says_where_and_shows_no_key(text, told):
     with pytest.raises(ConfigError, match=told) as caught:
-        parse_endpoints(text, "e.toml")
+        parse_endpoints(text.encode(), "e.toml")
     assert "e.toml" in str(caught.value)
     assert "sk-1" not in str(caught.value)
 
@@ -100,7 +100,7 @@ def test_a_wrong_file_says_where_and_shows_no_key(text, told):
 @given(st.text())
 def test_any_text_is_a_file_or_is_told(text):
     with suppress(ConfigError):
-        parse_endpoints(text, "e.toml")
+        parse_endpoints(text.encode(), "e.toml")
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):

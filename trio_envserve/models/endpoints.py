@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from ..core.limits import MIB
 from ..near import did_you_mean
 from ..options import option, options_of
 from ..redaction import hide
-from ..regular_files import read_regular
+from ..regular_files import parse_toml, read_regular
 
 FILE_VARIABLE = "TRIO_ENVSERVE_ENDPOINTS"
 """The environment variable with the path of the file."""
@@ -167,14 +166,14 @@ def key_of(variable: str) -> str:
     return key
 
 
-def parse_endpoints(text: str, source: str) -> dict[str, Endpoint]:
+def parse_endpoints(text: bytes, source: str) -> dict[str, Endpoint]:
     """The endpoints of a TOML file by their names.
 
     Raises :class:`ConfigError`, which begins with ``source`` and names the table.
     """
     try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tables = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
     return {name: _endpoint(source, name, table) for name, table in tables.items()}
 
@@ -200,11 +199,7 @@ def read_endpoints(path: str | os.PathLike[str] | None = None) -> dict[str, Endp
         raise ConfigError(f"the file of endpoints {source}: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"the file of endpoints {error}") from None
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
-    return parse_endpoints(text, source)
+    return parse_endpoints(data, source)
 
 
 def _endpoint(source: str, name: str, table: object) -> Endpoint:

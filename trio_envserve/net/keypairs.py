@@ -14,14 +14,13 @@ import dataclasses
 import os
 import struct
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any, Final, final
 
 from zmq.utils import z85
 
 from ..core.errors import ConfigError
-from ..regular_files import read_regular
+from ..regular_files import parse_toml, read_regular
 from .zmtp.curve import KEY_BYTES, WrongBox, check_installed, public_of, shared
 
 _TEXT: Final = 40
@@ -139,14 +138,6 @@ def read_secret_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         return parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{place} is not a file of keys: {error}") from None
-
-
-def parse_toml(text: bytes) -> dict[str, Any]:
-    """The tables of a file.  ValueError if it is none, whatever its bytes are."""
-    try:
-        return tomllib.loads(text.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:

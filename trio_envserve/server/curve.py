@@ -35,12 +35,11 @@ from ..net.keypairs import (
     ClientCurve,
     KeyPair,
     key_bytes,
-    parse_toml,
     read_secret_file,
 )
 from ..net.zmtp.curve import STRANGER
 from ..net.zmtp.sockets import ZmtpRouter
-from ..regular_files import read_regular
+from ..regular_files import parse_toml, read_regular
 
 _log = logging.getLogger("trio_envserve.server")
 
