@@ -516,28 +516,27 @@ async def _prepare(
     options: Eval, stop: StopRequest, client: Client, server: Server | None
 ) -> _Prepared:
     """Wait for the inputs and until the server is ready."""
-    made: list[_Prepared] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_make_inputs, options, stop, made)
-        async with trio.open_nursery() as waiting:
-            # Our own server has no limit: it says itself if it will never be ready.
-            wait_s = options.wait_s if server is None else math.inf
-            waiting.start_soon(tell_health, client, wait_s)
-            if server is not None:
-                await server.wait_ready()
-            try:
-                await client.wait_ready(wait_s)
-            except EnvironmentBroken:
-                raise
-            except ServerNotReady as error:
-                how = "; nothing was asked for. --wait-s waits for longer"
-                raise ServerNotReady(f"{error}{how}") from error
-            waiting.cancel_scope.cancel()
-    return made[0]
+        nursery.start_soon(_wait_ready, options, client, server)
+        prepared = await stop.leave_behind(_load_inputs, options)
+    return prepared
 
 
-async def _make_inputs(options: Eval, stop: StopRequest, made: list[_Prepared]) -> None:
-    made.append(await stop.leave_behind(_load_inputs, options))
+async def _wait_ready(options: Eval, client: Client, server: Server | None) -> None:
+    # Our own server has no limit: it says itself if it will never be ready.
+    wait_s = options.wait_s if server is None else math.inf
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_health, client, wait_s)
+        if server is not None:
+            await server.wait_ready()
+        try:
+            await client.wait_ready(wait_s)
+        except EnvironmentBroken:
+            raise
+        except ServerNotReady as error:
+            how = "; nothing was asked for. --wait-s waits for longer"
+            raise ServerNotReady(f"{error}{how}") from error
+        nursery.cancel_scope.cancel()
 
 
 def _load_inputs(options: Eval) -> _Prepared:
