@@ -114,7 +114,7 @@ _ROLLOUT = "input", "repeat", "duration_s", "worker", "error"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asking(WithEndpoints):
+class EvaluationOptions(WithEndpoints):
     """The options of ``eval`` and ``rescore``."""
 
     server: Mapping[str, Any] = server_options("args")
@@ -128,7 +128,7 @@ class Asking(WithEndpoints):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Eval(Asking):
+class Eval(EvaluationOptions):
     """The options of ``eval``."""
 
     environment: str = argument("What makes the inputs.", metavar="ENV")

@@ -43,14 +43,14 @@ from .common import (
     check_named,
     with_traceback,
 )
-from .evaluate import Asking, WrittenResults, check_reached, watched
+from .evaluate import EvaluationOptions, WrittenResults, check_reached, watched
 from .options import role_option
 from .render import Table, number_of, say
 from .verbs import server_options, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rescore(Asking):
+class Rescore(EvaluationOptions):
     """The options of ``rescore``."""
 
     file: str = argument("A file of results.")
