@@ -90,7 +90,7 @@ class ServeOptions(ServiceOptions, WithEndpoints):
         whom = {"bind": "run the environment", "hosts_bind": "own workers for this one"}
         for name, what in whom.items():
             bind = options.get(name)
-            if bind and options.get("curve") is None and _others_reach(bind) and not self.insecure:
+            if bind and options.get("curve") is None and not self.insecure:
                 check_reach(bind, "give a folder of keys (--curve DIR), bind to 127.0.0.1", what)
 
     def lets_all(self, options: Mapping[str, Any]) -> bool:
@@ -98,17 +98,10 @@ class ServeOptions(ServiceOptions, WithEndpoints):
         not."""
         if self.http.get("token_file") is None:
             return self.insecure
-        others = _others_reach(options.get("bind", "")) and options.get("curve") is None
+        bind = options.get("bind")
+        others = bind and options.get("curve") is None and not is_loopback(bind)
         if self.insecure and not (self.verifiers or others):
             raise ConfigError("--insecure lets everybody in, --token-file does not: give one")
-        return False
-
-
-def _others_reach(bind: str) -> bool:
-    """Whether other machines reach an address; what is none is told when it is bound."""
-    try:
-        return not is_loopback(bind)
-    except ConfigError:
         return False
 
 
