@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...core.account import WHOLE, Account, Usage
@@ -21,6 +21,8 @@ from ...core.router import Router
 from ...core.terms import Status
 from ...core.work import Work, WorkState
 
+USAGES = tuple(field.name for field in dataclasses.fields(Usage))
+
 
 def audit(router: Router, peak_live: int) -> list[str]:
     """The contents that are over their bounds, or are not what they are counted as (G8).
@@ -30,7 +32,9 @@ def audit(router: Router, peak_live: int) -> list[str]:
     bytes also by what was running, or waited to run again: at most ``peak_live`` outcomes
     too small to be announced, or errors; and by one that is announced.
     """
-    taken, limits, wrong = router.accounts.all, router.limits, starved(router)
+    taken, limits = router.accounts.all, router.limits
+    works, accounts = works_of(router), accounts_of(router)
+    wrong = starved(router, works, accounts)
     kept = kept_bytes = by_workers = 0
     held_by_workers = announced(router)
     large_bytes = [each.size_bytes or 0 for each in held_by_workers if each.fetched]
@@ -59,7 +63,6 @@ def audit(router: Router, peak_live: int) -> list[str]:
     opened = Counter(session.opener for session in sessions)
     if any(count > limits.connection_sessions for count in opened.values()):
         wrong.append(f"{max(opened.values())} sessions were opened on one connection")
-    works = works_of(router)
     large = [len(work.saved) for work in works if work.saved is not None]
     if large and max(large) > limits.save_bytes:
         wrong.append(f"a state of {max(large)} bytes, {limits.save_bytes} are allowed")
@@ -77,10 +80,9 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "running": (running, taken.running_count),
         "places": (places, taken.places),
         **_usage_of_keys(router),
-        **_sums(router),
+        **_sums(accounts, taken),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
-    accounts = accounts_of(router)
     over = sum(bool(each.places or each.running_count or each.kept_count) for each in accounts)
     if by_workers + running > limits.kept_outcomes + over * _own(limits.kept_outcomes, limits):
         wrong.append(f"{by_workers} outcomes kept, {running} under way")
@@ -145,14 +147,14 @@ def accounts_of(router: Router) -> list[Account]:
     return [*of_sessions, *router.accounts.namespaces.values()]
 
 
-def _sums(router: Router) -> dict[str, tuple[int, int]]:
+def _sums(accounts: Sequence[Account], whole: Usage) -> dict[str, tuple[int, int]]:
     """The usage of all accounts together, and what it is counted as."""
     return {
-        f"{field.name} of all accounts": (
-            sum(getattr(each, field.name) for each in accounts_of(router)),
-            getattr(router.accounts.all, field.name),
+        f"{name} of all accounts": (
+            sum([getattr(each, name) for each in accounts]),
+            getattr(whole, name),
         )
-        for field in dataclasses.fields(Usage)
+        for name in USAGES
     }
 
 
@@ -189,7 +191,7 @@ def announced(router: Router) -> list[Execution]:
     return [execution for execution in live if execution.size_bytes is not None]
 
 
-def starved(router: Router) -> list[str]:
+def starved(router: Router, works: Sequence[Work], accounts: Sequence[Account]) -> list[str]:
     """Accounts that wait for a worker, though one is free and they hold less than what
     is theirs at any bound: their share of what the others leave, their own part, and one
     at least."""
@@ -202,11 +204,12 @@ def starved(router: Router) -> list[str]:
         return []
     wrong, limits = [], router.limits
     here = announced(router)
-    for account in accounts_of(router):
-        waits = any(
-            work.account is account and work.state is WorkState.WAITING and work.suspicion is None
-            for work in works_of(router)
-        )
+    waiting = [
+        work.account for work in works if work.state is WorkState.WAITING and work.suspicion is None
+    ]
+    for account in accounts:
+        if not any(each is account for each in waiting):
+            continue
         mine = account.running_count + account.kept_count - account.kept_unrun
         others = router.accounts.all.running_count + router.accounts.all.kept_count
         others -= router.accounts.all.kept_unrun + mine
@@ -224,7 +227,7 @@ def starved(router: Router) -> list[str]:
         if account.namespace and router.works.earlier_lives:
             continue  # hosts of an earlier server may run what waits
         left = mine < most and mine_bytes < most_bytes
-        if waits and (not mine or left):
+        if not mine or left:
             wrong.append(f"an account that holds {mine} waits, and a worker is free")
     return wrong
 
