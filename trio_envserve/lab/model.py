@@ -1652,7 +1652,8 @@ _BESIDE = frozenset({"begins", "synced", "reads", "damaged", "fell"})
 SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned"})
 """The kinds of events that the model sees."""
 OF_MODEL: Final = frozenset({
-    "begins", "passes", "turned", "missed", "wrote", "synced", "fell", "reads", "damaged", "closed",
+    "begins", "reported", "passes", "turned", "missed", "wrote", "synced", "fell", "reads",
+    "damaged", "closed",
 })  # fmt: skip
 """Those of them that no other judge sees."""
 

@@ -29,6 +29,9 @@ worker's turn."""
 
 EPSILON_S = 1e-6
 
+SEEN = frozenset({"is", "grace", "heard", "commanded", "began", "late", "ended"})
+"""Kinds of events that this judge reads."""
+
 SAVING_S = 2.0
 """How long the record of a start may take to be safe: an execution is dispatched, for its limit,
 before that."""

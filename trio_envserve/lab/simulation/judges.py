@@ -37,6 +37,7 @@ from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
+from .graces import SEEN as SEEN_OF_GRACES
 from .graces import GraceJudge, key_of, label_of
 from .plan import FaultKind, KeyUse, SimulationPlan
 from .resources import OF_RESOURCES, ResourceJudge
@@ -799,8 +800,8 @@ class SimulationJudge(Closings):
                 self.declared_dead(who, what[0])
             case "grace":
                 self.calls[key].execution_s = what[1]
-            case "late" | "reported":
-                pass  # others judge these: graces.py, and the model
+            case "late":
+                pass  # others judge these: graces.py
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
             case _:
@@ -1070,7 +1071,8 @@ class Judges(Judge):
             return self.resources.see(event)
         if kind in OF_MODEL:
             return self.model.see(event)
-        found = [*self.graces.see(event), *self.guarantees.see(event)]
+        found = self.graces.see(event) if kind in SEEN_OF_GRACES else []
+        found += self.guarantees.see(event)
         if kind in SEEN:
             found += self.model.see(event)
         if kind in SEEN_OF_RESOURCES:
