@@ -1412,9 +1412,10 @@ class SimServer(SimProcess):
         world = self.world
         if effects or self._turns or self.hosts is not None:
             self._do(effects)
-        elif not self.router.behind:
-            world.happened("turned", self.name)
-        if self.router.behind and not self._catching_up:
+        if not self.router.behind:
+            if not self._turns:
+                world.happened("turned", self.name)
+        elif not self._catching_up:
             self._catching_up = True
             self.events.after(0.0, self.post, self._catch_up)
 
@@ -1480,9 +1481,8 @@ class SimServer(SimProcess):
         self._outgoing.leave(up=False)
         if hosts is not None and hosts.is_due and not self._turns:
             self._do(self.router.take(TurnOver()))
-        elif not self._turns and not self.router.behind:
-            world.happened("turned", self.name)
-        self.peak_live = max(self.peak_live, self.router.workforce.live_count())
+        if started or hosts is not None:  # else no more live than before
+            self.peak_live = max(self.peak_live, self.router.workforce.live_count())
 
     def _catch_up(self) -> None:
         self._catching_up = False
