@@ -98,8 +98,8 @@ class Bag(NamedTuple):
 
 
 class Twins:
-    """Copies of one object that share what cannot change: instances of frozen dataclasses,
-    classes and functions.  TypeError in words if there can be none."""
+    """Copies of one object that share what cannot change: instances of frozen dataclasses, members
+    of enumerations, classes and functions.  TypeError in words if there can be none."""
 
     def __init__(self, value: Any, whose: str) -> None:
         self._shared: list[Any] = []
@@ -126,7 +126,7 @@ class _Pickler(pickle.Pickler):
         self._shared = shared
 
     def persistent_id(self, obj: Any) -> int | None:
-        if not _cannot_change(obj):
+        if type(obj) in _PLAIN or not _cannot_change(obj):
             return None
         self._shared.append(obj)
         return len(self._shared) - 1
@@ -135,14 +135,11 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
         super().__init__(file)
-        self._shared = shared
-
-    def persistent_load(self, pid: int) -> Any:
-        return self._shared[pid]
+        self.persistent_load = shared.__getitem__  # type: ignore[method-assign]  # is asked often
 
 
 def _cannot_change(value: Any) -> bool:
-    if isinstance(value, (type, types.FunctionType)):
+    if isinstance(value, (type, types.FunctionType, enum.Enum)):
         return True
     params = vars(type(value)).get("__dataclass_params__")
     if params is None or not params.frozen:
@@ -223,7 +220,8 @@ def counted(form: Any) -> Iterator[Counted]:
         yield form
     elif isinstance(form, tuple):
         for part in form:
-            yield from counted(part)
+            if isinstance(part, tuple):  # most are plain
+                yield from counted(part)
 
 
 Renamed: TypeAlias = Callable[[Any], Any]
