@@ -925,8 +925,8 @@ class Space:
             state, step = self.move(state, moves[0], walk)
         return state, step.violations
 
-    def key(self, state: SystemState, *, faults: bool = True) -> bytes:
-        """Digest of a state.  ``faults``: whether the number of faults is part of it."""
+    def key(self, state: SystemState) -> bytes:
+        """Digest of a state, less the numbers of faults."""
         things = [part.local for part in state.parts.values()]
         things += state.judges
         for items in (*state.links.values(), *state.notices.values(), state.strays):
@@ -935,8 +935,7 @@ class Space:
         text = min([self._text(state, each, ranks) for each in self._exchanges])
         now_s = state.now_s
         quiet_s = round(min(now_s - state.since_s, self.system.quiet_s), 9)
-        spent = (state.faults, state.spent) if faults else 0
-        whole = f"{text} {now_s if state.looked else None} {quiet_s} {spent}"
+        whole = f"{text} {now_s if state.looked else None} {quiet_s}"
         return blake2b(whole.encode(), digest_size=16).digest()
 
     def _ranks_of(self, numbers: frozenset[int]) -> dict[int, int]:
@@ -1149,16 +1148,24 @@ class Space:
         quiet = state.now_s - state.since_s >= self.system.quiet_s
         return quiet or not any(part.timers for part in state.parts.values())
 
-    def run_to_rest(self, state: SystemState, walk: Walk | None = None) -> list[Violation]:
-        """Violations on the way to rest without a fault, or at rest."""
+    def run_to_rest(
+        self, state: SystemState, key: bytes, walk: Walk | None = None
+    ) -> list[Violation]:
+        """Violations on the way to rest without a fault, or at rest.
+
+        Args:
+            state: The state.
+            key: Its key.
+            walk: Where to note what happens.
+        """
         passed: list[bytes] = []
         seen: set[bytes] = set()
         until_s = state.now_s + self.system.patience_s
         for name in state.parts:
             if state.parts[name].held:
                 state, _ = self.move(state, ("continue", name), walk)
+                key = self.key(state)
         for count in range(MOST_CALM):
-            key = self.key(state, faults=False)
             if key in self._rested:
                 break
             moves = self.certain(state, calm=True)
@@ -1178,6 +1185,7 @@ class Space:
                 state, step = self.move(state, move, walk)
                 if step.violations:
                     return step.violations
+            key = self.key(state)
         else:
             raise BrokenSystem(f"it never rests: {MOST_CALM:,} moves without a fault, and more")
         self._rested.update(passed)
@@ -1275,6 +1283,10 @@ class Explored:
         return ", ".join(f"{ask.request} {short(ask.what)}" for ask in self.asks) or "none"
 
 
+_Found: TypeAlias = tuple[SystemState, int, bytes]
+"""A state that is to be looked at, its number, and its key."""
+
+
 class Exploration:
     """A search of every order; iterate over :meth:`run`, which ends at a violation."""
 
@@ -1310,20 +1322,18 @@ class Exploration:
     def _search(self) -> Iterator[None]:
         space, explored = self.space, self.explored
         blank, _ = space.first()
-        layer: list[tuple[SystemState, int]] = []
+        layer: list[_Found] = []
         for number in range(len(space.clocks)):
             state, violations = space.begun(blank, number)
             move = "clocks", number, _of_clocks(space.clocks[number])
-            index = self._enter(space.key(state), -1, move)
+            index = self._enter(state, -1, move, layer)
             if violations:
                 self._report(violations, index)
                 return
-            if index is not None:
-                layer.append((state, index))
         while layer:
-            found: list[tuple[SystemState, int]] = []
-            for state, index in layer:
-                if not self._look(state, index, found):
+            found: list[_Found] = []
+            for each in layer:
+                if not self._look(each, found):
                     return
                 yield
                 if explored.states >= self.bounds.most_states:
@@ -1332,10 +1342,10 @@ class Exploration:
             explored.depth += bool(layer)
         explored.exhausted = True
 
-    def _look(self, state: SystemState, index: int, found: list[tuple[SystemState, int]]) -> bool:
+    def _look(self, each: _Found, found: list[_Found]) -> bool:
         """Look at one state; False if something is violated there or after it."""
-        space = self.space
-        violations = space.run_to_rest(state)
+        space, (state, index, key) = self.space, each
+        violations = space.run_to_rest(state, key)
         if violations:
             self._report(violations, index, rests=True)
             return False
@@ -1354,26 +1364,28 @@ class Exploration:
         return True
 
     def _took(
-        self, after: SystemState, step: _Step, index: int, move: Move,
-        found: list[tuple[SystemState, int]],
-    ) -> bool:  # fmt: skip
+        self, after: SystemState, step: _Step, index: int, move: Move, found: list[_Found]
+    ) -> bool:
         self.explored.transitions += 1
         if step.violations:
             self._report(step.violations, index, move)
             return False
-        number = self._enter(self.space.key(after), index, move)
-        if number is not None:
-            found.append((after, number))
+        self._enter(after, index, move, found)
         return True
 
-    def _enter(self, key: bytes, parent: int, move: Move) -> int | None:
-        """Number of a new state; None for one that was seen before."""
-        if key in self._seen:
+    def _enter(
+        self, state: SystemState, parent: int, move: Move, found: list[_Found]
+    ) -> int | None:
+        """Add a new state to those found; its number, or None for one that was seen before."""
+        key = self.space.key(state)
+        seen = key + repr((state.faults, state.spent)).encode()
+        if seen in self._seen:
             return None
-        self._seen.add(key)
+        self._seen.add(seen)
         self._parents.append(parent)
         self._moves.append(self._numbers.setdefault(move, len(self._numbers)))
         self.explored.states = len(self._parents)
+        found.append((state, len(self._parents) - 1, key))
         return len(self._parents) - 1
 
     def _report(
@@ -1426,7 +1438,7 @@ def walk(system: System, path: Path) -> Run:
         if violations:
             break
     else:
-        violations = space.run_to_rest(state, walked)
+        violations = space.run_to_rest(state, space.key(state), walked)
     return Run(
         seed=path.bounds.seed,
         plan=path,
