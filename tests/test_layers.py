@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "large_pickles": set(),
     "extras": set(),
     "otlp": set(),
+    "carrier": set(),
     "commands": set(),
     "pages": set(),
     "removal": set(),
@@ -51,13 +52,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracing", "turns",
     },
     # Where rollouts run what they do not trust.
-    "sandboxes": WORDS | {"near", "commands", "removal"},
+    "sandboxes": WORDS | {"carrier", "near", "commands", "removal"},
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
         "foreign", "near", "options", "commands", "sandboxes", "tracing",
-        "extras",
+        "carrier", "extras",
     },
     "worker": {
+        "carrier",
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
         "redaction", "removal", "tracing", "otlp", "commands", "turns",
     },

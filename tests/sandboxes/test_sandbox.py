@@ -12,9 +12,11 @@ import trio
 from tests.sandboxes.provided import provider_or_skip, spec_for
 from trio_envserve.commands import CompletedProcess, CutOutput
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.envs.interface import Rollout
+from trio_envserve.models.offline import OracleModel
 from trio_envserve.sandboxes import bubblewrap, finding
 from trio_envserve.sandboxes.interface import SandboxCommand, SandboxSpec
-from trio_envserve.sandboxes.sandbox import NoCarrier, Sandbox, SandboxBlock, Sandboxed
+from trio_envserve.sandboxes.sandbox import Sandbox, SandboxBlock, Sandboxed
 from trio_envserve.worker.carriers import TrioCarrier
 
 
@@ -130,9 +132,10 @@ async def test_files_that_cannot_be_written_end_the_sandbox():
             pytest.fail("it began")
 
 
-async def test_a_rollout_that_no_worker_runs_has_no_sandbox():
+def test_a_rollout_that_no_worker_runs_has_no_sandbox():
+    rollout = Rollout(None, OracleModel(), "m", {}, (), 1, "r")
     with pytest.raises(RuntimeError, match="no worker"):
-        await Sandbox("a", Shown(), NoCarrier(), {}).exec(["true"])
+        rollout.sandbox("bubblewrap")
 
 
 @pytest.mark.parametrize(

@@ -309,8 +309,6 @@ async def test_coroutine_functions_are_refused_in_a_thread(shop: Shop):
 class EndsBefore:
     """A carrier whose execution ends before its code has the name."""
 
-    blocks = False
-
     def __init__(self, resources: ExecutionResources) -> None:
         self.resources = resources
         self.has_ended = False
@@ -499,7 +497,7 @@ def test_function_with_other_arguments_is_refused_before_anything_is_created(
 
 def test_rollout_that_no_worker_runs_has_no_resources():
     rollout = Rollout(None, OracleModel(), "m", {}, (), 1, "r")
-    with pytest.raises(RuntimeError, match="nobody keeps its resources"):
+    with pytest.raises(RuntimeError, match="no worker runs this rollout"):
         rollout.resource("sandbox", create, destroy)
 
 

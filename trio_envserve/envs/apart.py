@@ -36,7 +36,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, final, overload
+from typing import Any, ClassVar, NamedTuple, TypeVar, final, overload
 from zoneinfo import ZoneInfo
 
 from .. import foreign
@@ -130,31 +130,6 @@ class ApartReply(NamedTuple):
     """Type and message of the exception; for a value that cannot be pickled, the reason."""
     traceback: str = ""
     """Its traceback."""
-
-
-class Apart(Protocol):
-    """Runs calls apart, for the code of one rollout."""
-
-    async def run(self, call: ApartCall) -> ApartReply:
-        """Run a call, for code on a loop.  Raises :class:`ApartError`."""
-        ...
-
-    def run_sync(self, call: ApartCall) -> ApartReply:
-        """Run a call, for code in a thread."""
-        ...
-
-
-@final
-class NoApart:
-    """Of a rollout that no worker runs."""
-
-    async def run(self, call: ApartCall) -> ApartReply:
-        """Raises ``RuntimeError``."""
-        return self.run_sync(call)
-
-    def run_sync(self, call: ApartCall) -> ApartReply:
-        """Raises ``RuntimeError``."""
-        raise RuntimeError("no worker runs this rollout, so nobody has processes for calls apart")
 
 
 def checked(timeout_s: float, memory_bytes: int | None) -> ApartLimits:

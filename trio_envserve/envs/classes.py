@@ -85,7 +85,7 @@ from ..sandboxes.sandbox import Sandbox, Sandboxed
 from .apart import marked_of, need_library
 from .interface import Backend, Rollout
 from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
-from .saves import LoopSaves
+from .saves import loop_saves
 from .tool_loop import LoopOptions, ToolLoop
 from .tools import Tool, tools_of, tools_of_object
 
@@ -307,8 +307,10 @@ class ClassEnvironment:
         if sandbox is not None:
             made[0].sandbox = sandbox
         if self.gets_rollout:
-            if self.resumable:
-                rollout = dataclasses.replace(rollout, _keep=LoopSaves())
+            services = rollout._services
+            if self.resumable and services is not None:
+                services = dataclasses.replace(services, save=loop_saves)
+                rollout = dataclasses.replace(rollout, _services=services)
             made[0].rollout = rollout
         return tools_of_object(made[0], self.tools, self._label, reserved=self._reserved)
 

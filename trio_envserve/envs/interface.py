@@ -57,21 +57,16 @@ from ..core.errors import ConfigError
 from ..core.values import DecodingError
 from ..models.interface import Asking, BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
-from ..sandboxes.sandbox import NoCarrier, SandboxBlock, Sandboxed, WorkCarrier
+from ..sandboxes.sandbox import SandboxBlock, Sandboxed
 from ..tracing import NO_TRACE, Trace
-from .apart import TIMEOUT_S, Apart, NoApart, call_of, checked, value_of
+from .apart import TIMEOUT_S, ApartCall, call_of, checked, value_of
 from .late import Late
-from .made import (
-    MOST_BYTES,
-    MadeSource,
-    ProcessBlock,
-    command_of,
-    source_of,
-)
+from .made import MOST_BYTES, ProcessBlock, command_of
 from .notes import RolloutNotes
-from .permits import Permit, PermitSource, claimed_limit, claimed_rate
-from .resources import Resource, ResourceKeeper, wanted_resource
-from .saves import SavedTurn, SaveKeeper
+from .permits import Claimed, Permit, claimed_limit, claimed_rate
+from .resources import Resource, wanted_resource
+from .saves import SavedTurn
+from .services import WorkerServices
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """The way in which the code of an environment is run."""
@@ -145,19 +140,10 @@ class Rollout:
     none."""
     _in_role: Callable[[str], Model] = _no_roles
     """The model in a role."""
-    _keep: SaveKeeper | None = None
-    """Saves records; None: no worker runs it."""
     _trace: Trace = NO_TRACE
     """Trace of its execution."""
-    _apart: Apart = dataclasses.field(default_factory=NoApart)
-    _permits: PermitSource | None = None
-    """Where it gets permits; None if no worker runs it."""
-    _made: MadeSource | None = None
-    """Where it gets its folder and its processes; None if no worker runs it."""
-    _resources: Callable[[], ResourceKeeper] | None = None
-    """Keeper of its resources; None if no worker runs it."""
-    _carrier: WorkCarrier = dataclasses.field(default_factory=NoCarrier)
-    """Has work done on the worker's loop."""
+    _services: WorkerServices | None = None
+    """What its worker does for it; None if no worker runs it."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -237,10 +223,7 @@ class Rollout:
             memory_bytes: Memory that the call may take beside what its process has; None: no
                 limit. On Linux only.
         """
-        call = call_of(function, args, checked(timeout_s, memory_bytes))
-        with self._trace.span(f"apart {call.name}", {}):
-            reply = await self._apart.run(call)
-        return value_of(call.name, reply)
+        return await self._apart(call_of(function, args, checked(timeout_s, memory_bytes)))
 
     def apart_sync(
         self,
@@ -254,8 +237,9 @@ class Rollout:
         Raises :class:`RolloutCancelled`, too.
         """
         call = call_of(function, args, checked(timeout_s, memory_bytes))
+        services = self._served()
         with self._trace.span(f"apart {call.name}", {}):
-            reply = self._apart.run_sync(call)
+            reply = services.carrier.call_sync(partial(services.apart, call))
         return value_of(call.name, reply)
 
     async def save(self, state: Any, *, doing: str | None = None) -> None:
@@ -270,17 +254,17 @@ class Rollout:
             doing: What the code does next, in words, if it must not be done twice: a further
                 execution is told that it is in doubt.
         """
-        record = self._to_save(state, doing)
-        if self._keep is not None:
-            await self._keep.keep(record)
+        record, services = self._to_save(state, doing), self._services
+        if services is not None:
+            await services.carrier.call(partial(services.save, record))
 
     def save_sync(self, state: Any, *, doing: str | None = None) -> None:
         """Like ``save``, for environments that run in a thread: in any thread that they start.
         Raises :class:`RolloutCancelled`, too.
         """
-        record = self._to_save(state, doing)
-        if self._keep is not None:
-            self._keep.keep_sync(record)
+        record, services = self._to_save(state, doing), self._services
+        if services is not None:
+            services.carrier.call_sync(partial(services.save, record))
 
     @contextmanager
     def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:
@@ -327,7 +311,7 @@ class Rollout:
             name: Name of the limit: printable text of at most 128 bytes.
             most: Most permits that are held at once.
         """
-        return Permit(self._permits, claimed_limit(name, most))
+        return self._permit(claimed_limit(name, most))
 
     def rate(self, name: str, per_s: float) -> Permit:
         """Lets this block begin when the rate of all rollouts allows it, over all workers and
@@ -342,7 +326,7 @@ class Rollout:
             name: Name of the rate: printable text of at most 128 bytes.
             per_s: Most blocks that begin in a second, from 1/3600 on.
         """
-        return Permit(self._permits, claimed_rate(name, per_s))
+        return self._permit(claimed_rate(name, per_s))
 
     @property
     def folder(self) -> Path:
@@ -352,7 +336,7 @@ class Rollout:
         May be used in any thread.  Raises RuntimeError after that, and OSError if it cannot be
         made.
         """
-        return source_of(self._made).folder()
+        return self._served().made.folder()
 
     def process(
         self,
@@ -387,9 +371,9 @@ class Rollout:
                 takes one away.  Secrets that are hidden (``--secret-env``, ``key_env``) are not
                 passed on, unless they are named here.
         """
-        made = source_of(self._made)
+        services = self._served()
         words = command_of(command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env)
-        return ProcessBlock(made, words)
+        return ProcessBlock(services.carrier, services.made, words)
 
     async def run(
         self,
@@ -420,10 +404,11 @@ class Rollout:
             cwd: As for :meth:`process`.
             env: As for :meth:`process`.
         """
-        made, how = source_of(self._made), run_of(input, timeout_s, most_bytes, check)
+        services, how = self._served(), run_of(input, timeout_s, most_bytes, check)
         words = command_of(command, stderr=stderr, cwd=cwd, env=env)
+        work = partial(services.made.run, words, how)
         with self._trace.span(f"process {words.name}", {}):
-            completed: CompletedProcess = await made.call(partial(made.run, words, how))
+            completed: CompletedProcess = await services.carrier.call(work)
         return completed
 
     def run_sync(
@@ -441,10 +426,11 @@ class Rollout:
         """Like ``run``, for environments that run in a thread: in any thread that they start.
         Raises :class:`RolloutCancelled`, too.
         """
-        made, how = source_of(self._made), run_of(input, timeout_s, most_bytes, check)
+        services, how = self._served(), run_of(input, timeout_s, most_bytes, check)
         words = command_of(command, stderr=stderr, cwd=cwd, env=env)
+        work = partial(services.made.run, words, how)
         with self._trace.span(f"process {words.name}", {}):
-            completed: CompletedProcess = made.call_sync(partial(made.run, words, how))
+            completed: CompletedProcess = services.carrier.call_sync(work)
         return completed
 
     def resource(
@@ -474,9 +460,7 @@ class Rollout:
                 host destroys it. By default a worker of any host may.
         """
         wanted = wanted_resource(kind, create, destroy, here)
-        if self._resources is None:
-            raise RuntimeError("no worker runs this rollout, so nobody keeps its resources")
-        return Resource(self._resources(), wanted)
+        return Resource(self._served().resources(), wanted)
 
     def sandbox(self, provider: str | Sandboxed, **spec: Any) -> SandboxBlock:
         """A sandbox for this block, in which the code of a model can run::
@@ -497,7 +481,28 @@ class Rollout:
         made = Sandboxed(provider, **spec) if isinstance(provider, str) else provider
         if not isinstance(made, Sandboxed) or (made is provider and spec):
             raise TypeError("a sandbox is the name of its provider and properties, or a Sandboxed")
-        return SandboxBlock(self.resource, self._carrier, made)
+        return SandboxBlock(self.resource, self._served().carrier, made)
+
+    def _permit(self, claimed: Claimed) -> Permit:
+        services, is_rate = self._services, claimed.per_s is not None
+        if services is None:
+            return Permit(None, is_rate=is_rate)
+        return Permit((services.carrier, partial(services.claim, claimed)), is_rate=is_rate)
+
+    async def _apart(self, call: ApartCall) -> Any:
+        services = self._served()
+        with self._trace.span(f"apart {call.name}", {}):
+            reply = await services.carrier.call(partial(services.apart, call))
+        return value_of(call.name, reply)
+
+    def _served(self) -> WorkerServices:
+        """The services of its worker.  Raises ``RuntimeError`` if no worker runs it."""
+        if self._services is None:
+            raise RuntimeError(
+                "no worker runs this rollout, so it has no folder, process, resource, sandbox or "
+                "call apart"
+            )
+        return self._services
 
     def _begin(self, messages: Messages, role: str | None) -> _Call:
         if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names

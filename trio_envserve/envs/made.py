@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, final
+from typing import Literal, NamedTuple, Protocol, final
 
+from ..carrier import WorkCarrier
 from ..commands import CommandRun, CompletedProcess, encoded, input_of, variables_of, words_of
 from ..core.errors import EnvServeError
 
@@ -81,9 +82,6 @@ class ProcessCommand(NamedTuple):
         return os.fsdecode(self.words[0])[:200]
 
 
-Work: TypeAlias = Callable[[], Awaitable[Any]]
-
-
 class LoopProcess(Protocol):
     """A process on the worker's loop.  :class:`RolloutProcess` documents its methods."""
 
@@ -106,50 +104,28 @@ class LoopProcess(Protocol):
         ...
 
 
-class MadeSource(Protocol):
-    """Makes the folder and the processes of a rollout."""
+class RolloutMaker(Protocol):
+    """Makes the folder and the processes of a rollout, on the worker's loop."""
 
     def folder(self) -> Path:
         """The folder of the rollout; in any thread.  Raises RuntimeError, OSError."""
         ...
 
     async def start(self, command: ProcessCommand) -> LoopProcess:
-        """Start a process; on the worker's loop.  Raises :class:`ProcessNotStarted`."""
+        """Start a process.  Raises :class:`ProcessNotStarted`."""
         ...
 
     async def run(self, command: ProcessCommand, how: CommandRun) -> CompletedProcess:
-        """Run a process to its end; on the worker's loop.  Raises :class:`ProcessError`."""
+        """Run a process to its end.  Raises :class:`ProcessError`."""
         ...
-
-    async def call(self, work: Work, undo: Callable[[Any], object] | None = None) -> Any:
-        """The value of some work on the worker's loop, for code on trio and asyncio.  Raises
-        ``TypeError`` in a thread.  ``undo`` gets the value if the caller was cancelled."""
-        ...
-
-    def call_sync(self, work: Work) -> Any:
-        """Like ``call``, for code in a thread.  Raises ``TypeError`` on trio and asyncio."""
-        ...
-
-    def soon(self, act: Callable[[], object]) -> None:
-        """Call a function on the worker's loop."""
-        ...
-
-
-def source_of(made: MadeSource | None) -> MadeSource:
-    """The source of a rollout.  Raises ``RuntimeError`` if no worker runs it."""
-    if made is None:
-        raise RuntimeError(
-            "no worker runs this rollout, so nobody would end and remove what it makes"
-        )
-    return made
 
 
 class _Process:
     """A process of a rollout, with all its descendants."""
 
-    def __init__(self, process: LoopProcess, source: MadeSource) -> None:
+    def __init__(self, process: LoopProcess, carrier: WorkCarrier) -> None:
         self._process = process
-        self._source = source
+        self._carrier = carrier
 
     @property
     def pid(self) -> int:
@@ -175,7 +151,7 @@ class _Process:
         """
         if not 0 < number <= _SIGNALS:
             raise ValueError(f"a signal has a number from 1 to {_SIGNALS}, not {number!r}")
-        self._source.soon(partial(self._process.send_signal, int(number)))
+        self._carrier.soon(partial(self._process.send_signal, int(number)))
 
 
 @final
@@ -188,11 +164,11 @@ class RolloutProcess(_Process):
         Args:
             data: The bytes or text to write, all of it.
         """
-        await self._source.call(partial(self._process.send, input_of(data)))
+        await self._carrier.call(partial(self._process.send, input_of(data)))
 
     async def end_input(self) -> None:
         """Close standard input."""
-        await self._source.call(self._process.end_input)
+        await self._carrier.call(self._process.end_input)
 
     async def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
         """Next bytes of standard output; ``b""`` at its end.  A process whose output nobody
@@ -201,7 +177,7 @@ class RolloutProcess(_Process):
         Args:
             most_bytes: Most bytes that are returned.
         """
-        received: bytes = await self._source.call(partial(self._process.receive, most_bytes))
+        received: bytes = await self._carrier.call(partial(self._process.receive, most_bytes))
         return received
 
     async def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
@@ -211,7 +187,7 @@ class RolloutProcess(_Process):
         Args:
             most_bytes: Most bytes of a line.
         """
-        line: bytes = await self._source.call(partial(self._process.receive_line, most_bytes))
+        line: bytes = await self._carrier.call(partial(self._process.receive_line, most_bytes))
         return line
 
     async def wait(self, *, check: bool = False) -> int:
@@ -221,7 +197,7 @@ class RolloutProcess(_Process):
         Args:
             check: Raise ``ProcessFailed`` if the return code is not 0.
         """
-        code: int = await self._source.call(partial(self._process.wait, check))
+        code: int = await self._carrier.call(partial(self._process.wait, check))
         return code
 
 
@@ -232,25 +208,25 @@ class BlockingProcess(_Process):
 
     def send(self, data: bytes | str) -> None:
         """Like ``RolloutProcess.send``."""
-        self._source.call_sync(partial(self._process.send, input_of(data)))
+        self._carrier.call_sync(partial(self._process.send, input_of(data)))
 
     def end_input(self) -> None:
         """Like ``RolloutProcess.end_input``."""
-        self._source.call_sync(self._process.end_input)
+        self._carrier.call_sync(self._process.end_input)
 
     def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
         """Like ``RolloutProcess.receive``."""
-        received: bytes = self._source.call_sync(partial(self._process.receive, most_bytes))
+        received: bytes = self._carrier.call_sync(partial(self._process.receive, most_bytes))
         return received
 
     def receive_line(self, most_bytes: int = MOST_BYTES) -> bytes:
         """Like ``RolloutProcess.receive_line``."""
-        line: bytes = self._source.call_sync(partial(self._process.receive_line, most_bytes))
+        line: bytes = self._carrier.call_sync(partial(self._process.receive_line, most_bytes))
         return line
 
     def wait(self, *, check: bool = False) -> int:
         """Like ``RolloutProcess.wait``."""
-        code: int = self._source.call_sync(partial(self._process.wait, check))
+        code: int = self._carrier.call_sync(partial(self._process.wait, check))
         return code
 
 
@@ -258,39 +234,37 @@ class BlockingProcess(_Process):
 class ProcessBlock:
     """A process for a block of code, made by :meth:`~.interface.Rollout.process`."""
 
-    def __init__(self, source: MadeSource, command: ProcessCommand) -> None:
-        self._source = source
-        self._command = command
+    def __init__(self, carrier: WorkCarrier, maker: RolloutMaker, command: ProcessCommand) -> None:
+        self._carrier = carrier
+        self._start = partial(maker.start, command)
         self._process: LoopProcess | None = None
 
     async def __aenter__(self) -> RolloutProcess:
         self._once()
-        start = partial(self._source.start, self._command)
-        self._process = process = await self._source.call(start, lambda made: made.end())
-        return RolloutProcess(process, self._source)
+        self._process = process = await self._carrier.call(self._start, lambda made: made.end())
+        return RolloutProcess(process, self._carrier)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         if self._process is not None:
-            self._source.soon(self._process.end)  # also where the rollout is cancelled
+            self._carrier.soon(self._process.end)  # also where the rollout is cancelled
             # A cancelled caller need not wait: the end is under way.
-            await self._source.call(self._process.aclose)  # noqa: ASYNC102
+            await self._carrier.call(self._process.aclose)  # noqa: ASYNC102
 
     def __enter__(self) -> BlockingProcess:
         self._once()
-        start = partial(self._source.start, self._command)
-        self._process = process = self._source.call_sync(start)
-        return BlockingProcess(process, self._source)
+        self._process = process = self._carrier.call_sync(self._start)
+        return BlockingProcess(process, self._carrier)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         if self._process is not None:
-            self._source.soon(self._process.end)
-            self._source.call_sync(self._process.aclose)
+            self._carrier.soon(self._process.end)
+            self._carrier.call_sync(self._process.aclose)
 
     def _once(self) -> None:
         if self._process is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
+from ..carrier import Work, WorkCarrier
 from ..core.limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS, PERMIT_NAME_BYTES
 
 
@@ -22,19 +24,7 @@ class Claimed(NamedTuple):
 
 
 GiveBack = Callable[[], object]
-"""Gives a permit back; in any thread of its backend, without waiting."""
-
-
-class PermitSource(Protocol):
-    """Where a rollout gets its permits; each backend has one."""
-
-    async def acquire(self, claimed: Claimed) -> GiveBack:
-        """Wait for a permit (trio and asyncio).  Raises ``TypeError`` in a thread."""
-        ...
-
-    def acquire_sync(self, claimed: Claimed) -> GiveBack:
-        """Wait for a permit in a thread.  Raises ``TypeError`` on trio and asyncio."""
-        ...
+"""Gives a permit back, without waiting; on the worker's loop."""
 
 
 @final
@@ -43,15 +33,17 @@ class Permit:
     :meth:`~.interface.Rollout.rate`.  It may be used again, also by several tasks at once: each
     block has a permit of its own."""
 
-    def __init__(self, source: PermitSource | None, claimed: Claimed) -> None:
-        """``source``: None for a rollout that no worker runs, which has no limits."""
-        self._source = source
-        self._claimed = claimed
-        self._held: list[GiveBack] = []
+    def __init__(self, claim: tuple[WorkCarrier, Work] | None, *, is_rate: bool) -> None:
+        """``claim``: the work that waits for the permit and returns what gives it back, and its
+        carrier; None for a rollout that no worker runs, which has no limits."""
+        self._claim = claim
+        self._is_rate = is_rate
+        self._held: list[Callable[[], object]] = []
 
     async def __aenter__(self) -> None:
-        if self._source is not None:
-            self._held.append(await self._source.acquire(self._claimed))
+        if self._claim is not None:
+            carrier, claim = self._claim
+            self._begun(carrier, await carrier.call(claim, carrier.soon))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
@@ -60,14 +52,22 @@ class Permit:
         self._give_back()
 
     def __enter__(self) -> None:
-        if self._source is not None:
-            self._held.append(self._source.acquire_sync(self._claimed))
+        if self._claim is not None:
+            carrier, claim = self._claim
+            self._begun(carrier, carrier.call_sync(claim))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         self._give_back()
+
+    def _begun(self, carrier: WorkCarrier, give_back: GiveBack) -> None:
+        """The code goes on: of a rate there is nothing to give back later."""
+        if self._is_rate:
+            carrier.soon(give_back)
+        else:
+            self._held.append(partial(carrier.soon, give_back))
 
     def _give_back(self) -> None:
         if self._held:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.errors import EnvServeError
 
@@ -28,27 +28,8 @@ class SavedTurn:
     it did not.  Whatever came before it is in the state."""
 
 
-class SaveKeeper(Protocol):
-    """Takes what a rollout saves."""
-
-    async def keep(self, record: Mapping[str, Any]) -> None:
-        """Save a record, and wait until it is safe (trio and asyncio)."""
-        ...
-
-    def keep_sync(self, record: Mapping[str, Any]) -> None:
-        """The same in a thread."""
-        ...
-
-
-class LoopSaves:
-    """Takes nothing from the code of a resumable class, whose loop saves."""
-
-    async def keep(self, record: Mapping[str, Any]) -> None:
-        """Raises ``RuntimeError``."""
-        self.keep_sync(record)
-
-    def keep_sync(self, record: Mapping[str, Any]) -> None:
-        """Raises ``RuntimeError``."""
-        raise RuntimeError(
-            "this class is resumable, so its loop saves: return from snapshot() what is to be kept"
-        )
+async def loop_saves(record: Mapping[str, Any]) -> None:
+    """Take nothing from the code of a resumable class, whose loop saves: ``RuntimeError``."""
+    raise RuntimeError(
+        "this class is resumable, so its loop saves: return from snapshot() what is to be kept"
+    )

@@ -28,7 +28,7 @@ from ..models.tokens import segments
 from ..near import did_you_mean
 from ..options import option, options_of
 from ..sandboxes.sandbox import Sandbox
-from .apart import ApartCall, ApartLimits, call_of_method, limits_of, value_of
+from .apart import ApartCall, ApartLimits, call_of_method, limits_of
 from .conversation import (
     answer_message,
     calls_of,
@@ -415,9 +415,7 @@ class ToolLoop:
     async def _value_apart(self, method: Any, limits: ApartLimits) -> Any:
         """The value of a method that is marked ``@apart``; raises what it raises."""
         call = await self._value(functools.partial(_call_of, self._made, method, limits))
-        with self._rollout._trace.span(f"apart {call.name}", {}):
-            reply = await self._rollout._apart.run(call)
-        return value_of(call.name, reply)
+        return await self._rollout._apart(call)
 
 
 def _call_of(made: Any, method: Any, limits: ApartLimits) -> ApartCall:

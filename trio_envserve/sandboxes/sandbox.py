@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
+from ..carrier import Work, WorkCarrier
 from ..commands import CompletedProcess, encoded, run_of, variables_of, words_of
 from ..core.errors import ConfigError
 from ..near import did_you_mean
@@ -27,31 +28,6 @@ KIND: Final = "sandbox"
 """Kind of the resource of a sandbox."""
 
 _WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
-
-
-class WorkCarrier(Protocol):
-    """Calls functions on the trio loop, for the code of one rollout."""
-
-    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """The value of some work, for code on a loop."""
-        ...
-
-    def call_sync(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """The value of some work, for code in a thread."""
-        ...
-
-
-@final
-class NoCarrier:
-    """The carrier of a rollout that no worker runs."""
-
-    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Raises ``RuntimeError``."""
-        return self.call_sync(work)
-
-    def call_sync(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Raises ``RuntimeError``."""
-        raise RuntimeError("no worker runs this rollout, so nobody has sandboxes")
 
 
 Hold: TypeAlias = Callable[..., Any]
@@ -182,7 +158,7 @@ class Sandbox:
     def _work(
         self, command: Any, timeout_s: float | None, given: bytes | str, cwd: str | None,
         env: Mapping[str, str | None] | None, most_bytes: int,
-    ) -> Callable[[], Awaitable[CompletedProcess]]:  # fmt: skip
+    ) -> Work:  # fmt: skip
         if self._opened is None:
             raise RuntimeError("the sandbox has ended with its block: call it inside of that")
         run, variables = run_of(given, timeout_s, most_bytes), {**self._env, **(env or {})}

@@ -16,7 +16,6 @@ once, and its process is killed.  With a process all die that it has started
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import tempfile
@@ -43,7 +42,6 @@ from ..large_pickles import Spans, mapped, write
 from . import apart_process
 from .apart_reaper import LEFT
 from .apart_state import TIMES_OUT
-from .carriers import CodeCarrier
 from .failures import log
 
 PROCESSES = max(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
@@ -176,25 +174,6 @@ async def _open_context() -> AsyncIterator[Any]:
         init=apart_process.begin, retire=apart_process.retire, grace_period=CLOSE_S
     ) as context:
         yield context
-
-
-@final
-class ApartCalls:
-    """The calls apart of one rollout."""
-
-    def __init__(self, pool: ApartPool, carrier: CodeCarrier) -> None:
-        self._pool = pool
-        self._carrier = carrier
-
-    async def run(self, call: ApartCall) -> ApartReply:
-        """See ``Apart.run``."""
-        reply: ApartReply = await self._carrier.call(functools.partial(self._pool.run, call))
-        return reply
-
-    def run_sync(self, call: ApartCall) -> ApartReply:
-        """See ``Apart.run_sync``."""
-        reply: ApartReply = self._carrier.call_sync(functools.partial(self._pool.run, call))
-        return reply
 
 
 @final

@@ -22,42 +22,19 @@ import dataclasses
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import trio
 
 from .. import foreign
+from ..carrier import Undo, Work, WorkCarrier
 from ..envs.interface import RolloutCancelled
 from ..foreign import CodeResult
 from .forks import end_if_forked
 
-Work: TypeAlias = Callable[[], Awaitable[Any]]
-"""Something to await on the trio loop."""
-Undo: TypeAlias = Callable[[Any], object]
-"""Takes what some work returned although its caller was cancelled."""
 _Deliver: TypeAlias = Callable[[CodeResult], None]
-
-
-class CodeCarrier(Protocol):
-    """Has work done on the trio loop, for the code of one execution."""
-
-    blocks: bool
-    """Whether all of its code runs in threads, and waits by :meth:`call_sync`."""
-
-    async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """The value of some work, for code on a loop."""
-        ...
-
-    def call_sync(self, work: Work) -> Any:
-        """The value of some work, for code in a thread, which is blocked meanwhile.  Raises
-        :class:`RolloutCancelled`, and ``TypeError`` on a loop."""
-        ...
-
-    def soon(self, act: Callable[[], object]) -> None:
-        """Call a function on the trio loop."""
-        ...
 
 
 @final
@@ -66,17 +43,15 @@ class RunContext:
     """The context that a backend gives to environment code."""
 
     cancelled: Callable[[], bool]
-    carrier: CodeCarrier
+    carrier: WorkCarrier
 
 
 @final
 class TrioCarrier:
     """Carries nothing: the code runs on the trio loop itself."""
 
-    blocks = False
-
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """See :meth:`CodeCarrier.call`."""
+        """See :meth:`WorkCarrier.call`."""
         return await work()
 
     def call_sync(self, work: Work) -> Any:
@@ -84,7 +59,7 @@ class TrioCarrier:
         raise TypeError(_ON_LOOP)
 
     def soon(self, act: Callable[[], object]) -> None:
-        """See :meth:`CodeCarrier.soon`."""
+        """See :meth:`WorkCarrier.soon`."""
         act()
 
 
@@ -189,8 +164,6 @@ def _refusal() -> CodeResult:
 class ThreadCarrier:
     """Carries for code in threads."""
 
-    blocks = True
-
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
@@ -203,11 +176,11 @@ class ThreadCarrier:
         )
 
     def call_sync(self, work: Work) -> Any:
-        """See :meth:`CodeCarrier.call_sync`."""
+        """See :meth:`WorkCarrier.call_sync`."""
         return self._calls.wait(work)
 
     def soon(self, act: Callable[[], object]) -> None:
-        """See :meth:`CodeCarrier.soon`."""
+        """See :meth:`WorkCarrier.soon`."""
         self._calls.soon(act)
 
 
@@ -215,23 +188,21 @@ class ThreadCarrier:
 class MixedCarrier:
     """Carries for a class on trio that has a thread for its object's plain methods."""
 
-    blocks = False
-
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """See :meth:`CodeCarrier.call`."""
+        """See :meth:`WorkCarrier.call`."""
         return await work()
 
     def call_sync(self, work: Work) -> Any:
-        """See :meth:`CodeCarrier.call_sync`."""
+        """See :meth:`WorkCarrier.call_sync`."""
         if threading.get_ident() == self._calls.loop_thread:
             raise TypeError(_ON_LOOP)
         return self._calls.wait(work)
 
     def soon(self, act: Callable[[], object]) -> None:
-        """See :meth:`CodeCarrier.soon`."""
+        """See :meth:`WorkCarrier.soon`."""
         if threading.get_ident() == self._calls.loop_thread:
             act()
         else:
@@ -242,13 +213,11 @@ class MixedCarrier:
 class AsyncioCarrier:
     """Carries for coroutines of asyncio."""
 
-    blocks = False
-
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
 
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """See :meth:`CodeCarrier.call`.  Cancelling the task cancels the work and waits for its
+        """See :meth:`WorkCarrier.call`.  Cancelling the task cancels the work and waits for its
         end."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[CodeResult] = loop.create_future()
@@ -277,11 +246,11 @@ class AsyncioCarrier:
             raise asyncio.CancelledError(*exc.args) from None
 
     def call_sync(self, work: Work) -> Any:
-        """See :meth:`CodeCarrier.call_sync`: for the thread of an object's plain methods."""
+        """See :meth:`WorkCarrier.call_sync`: for the thread of an object's plain methods."""
         if asyncio._get_running_loop() is not None:
             raise TypeError(_ON_LOOP)
         return self._calls.wait(work)
 
     def soon(self, act: Callable[[], object]) -> None:
-        """See :meth:`CodeCarrier.soon`."""
+        """See :meth:`WorkCarrier.soon`."""
         self._calls.soon(act)

@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import trio
 
@@ -40,11 +40,9 @@ from ..envs.made import (
     ProcessFailed,
     ProcessNotStarted,
     ProcessTimeout,
-    Work,
 )
 from ..redaction import hidden_names, redacted
 from . import reaper
-from .carriers import CodeCarrier, Undo
 from .failures import log
 from .folders import Folders
 
@@ -79,10 +77,6 @@ class Maker:
         self.folders = Folders()
         self.limiter = trio.CapacityLimiter(REMOVING)
 
-    def of(self, carrier: CodeCarrier) -> AttemptMade:
-        """The source of one attempt of a rollout."""
-        return AttemptMade(self, carrier)
-
 
 @asynccontextmanager
 async def open_maker() -> AsyncIterator[Maker]:
@@ -107,18 +101,17 @@ async def open_maker() -> AsyncIterator[Maker]:
 
 @final
 class AttemptMade:
-    """Folder and processes of one attempt of a rollout (:class:`~..envs.made.MadeSource`)."""
+    """Folder and processes of one attempt of a rollout (:class:`~..envs.made.RolloutMaker`)."""
 
-    def __init__(self, maker: Maker, carrier: CodeCarrier) -> None:
+    def __init__(self, maker: Maker) -> None:
         self._maker = maker
-        self._carrier = carrier
         self._making = threading.Lock()
         self._folder: Path | None = None
         self._processes: set[_Process] = set()
         self._is_over = False
 
     def folder(self) -> Path:
-        """See :meth:`~..envs.made.MadeSource.folder`."""
+        """See :meth:`~..envs.made.RolloutMaker.folder`."""
         with self._making:
             self._check_open()
             if self._folder is None:
@@ -126,8 +119,8 @@ class AttemptMade:
             return self._folder
 
     async def start(self, command: ProcessCommand, most_bytes: int = 0) -> _Process:
-        """See :meth:`~..envs.made.MadeSource.start`.  ``most_bytes``: most bytes of standard error
-        that are kept beside its tail."""
+        """See :meth:`~..envs.made.RolloutMaker.start`.  ``most_bytes``: most bytes of standard
+        error that are kept beside its tail."""
         self._check_open()
         cwd = os.fsencode(self.folder()) if command.cwd is None else command.cwd
         process = _Process(command, cwd, self._maker.folders.lock, CutOutput(most_bytes))
@@ -141,7 +134,7 @@ class AttemptMade:
         return process
 
     async def run(self, command: ProcessCommand, how: CommandRun) -> CompletedProcess:
-        """See :meth:`~..envs.made.MadeSource.run`."""
+        """See :meth:`~..envs.made.RolloutMaker.run`."""
         process = await self.start(command, how.most_bytes)
         try:
             stdout, is_late = await process.run_to_end(how)
@@ -155,18 +148,6 @@ class AttemptMade:
         if how.check and code:
             raise ProcessFailed(process.failure(), ended)
         return ended
-
-    async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """See :meth:`~..envs.made.MadeSource.call`."""
-        return await self._carrier.call(work, undo)
-
-    def call_sync(self, work: Work) -> Any:
-        """See :meth:`~..envs.made.MadeSource.call_sync`."""
-        return self._carrier.call_sync(work)
-
-    def soon(self, act: Any) -> None:
-        """See :meth:`~..envs.made.MadeSource.soon`."""
-        self._carrier.soon(act)
 
     def end(self) -> None:
         """Note that the code of the attempt has ended: refuse to make more, for a task that it has

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Unpack, final
 
 from .. import tracing
+from ..carrier import Work, WorkCarrier
 from ..models.interface import Asking, Completion, Messages, Model
-from .carriers import CodeCarrier, TrioCarrier, Work
+from .carriers import TrioCarrier
 
 
-def callable_from(model: Model, carrier: CodeCarrier) -> Model:
+def callable_from(model: Model, carrier: WorkCarrier) -> Model:
     """The model as code can call it that has this carrier."""
     return model if isinstance(carrier, TrioCarrier) else CarriedModel(model, carrier)
 
@@ -22,7 +23,7 @@ def callable_from(model: Model, carrier: CodeCarrier) -> Model:
 class CarriedModel:
     """The model of a rollout of which code runs elsewhere than on the trio loop."""
 
-    def __init__(self, model: Model, carrier: CodeCarrier) -> None:
+    def __init__(self, model: Model, carrier: WorkCarrier) -> None:
         self._model = model
         self._carrier = carrier
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeAlias, final
@@ -36,7 +36,6 @@ from ..core.permits import CLAIMS_MOST, EXECUTION_CLAIMS, PermitClaim, Permits
 from ..core.ranges import Ranges
 from ..core.worker import ClaimMade, ClaimOver
 from ..envs.permits import Claimed, GiveBack, claimed_endpoint
-from .carriers import CodeCarrier
 
 LATE_S = 0.01
 """Time by which a block of a rate may begin late without putting off the next one, in seconds: a
@@ -263,34 +262,6 @@ class ExecutionPermits:
             scope.cancel()
         for claim in [*self._claims, *self._begins]:
             self._give_back(claim)
-
-
-@final
-class CarriedPermits:
-    """The permits of a rollout, as its code can claim them (:class:`~..envs.permits.PermitSource`).
-    ``acquire`` waits on the trio loop."""
-
-    def __init__(self, acquire: Callable[[Claimed], Awaitable[GiveBack]], carrier: CodeCarrier):
-        self._acquire = acquire
-        self._carrier = carrier
-
-    async def acquire(self, claimed: Claimed) -> GiveBack:
-        """Wait for a permit."""
-        work = partial(self._acquire, claimed)
-        give_back: GiveBack = await self._carrier.call(work, self._carrier.soon)
-        return self._begun(claimed, give_back)
-
-    def acquire_sync(self, claimed: Claimed) -> GiveBack:
-        """Block the thread until it has a permit.  Raises ``RolloutCancelled``."""
-        give_back: GiveBack = self._carrier.call_sync(partial(self._acquire, claimed))
-        return self._begun(claimed, give_back)
-
-    def _begun(self, claimed: Claimed, give_back: GiveBack) -> GiveBack:
-        """The code goes on: of a rate there is nothing to give back later."""
-        if claimed.per_s is not None:
-            self._carrier.soon(give_back)
-            return lambda: None
-        return partial(self._carrier.soon, give_back)
 
 
 # -- without a router ----------------------------------------------------------------------

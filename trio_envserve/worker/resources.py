@@ -37,13 +37,13 @@ from typing import Any, Protocol, TypeAlias, final
 import trio
 
 from .. import foreign
+from ..carrier import WorkCarrier
 from ..core import values
 from ..core.limits import ServerLimits, WireLimits
 from ..core.messages import Clean
 from ..core.scope import HANDLE_BYTES, ResourceState, Stated
 from ..core.worker import Cleaned, ResourceTold, ResourceWanted
 from ..envs.resources import ResourceError, WantedResource, find_destroy
-from .carriers import CodeCarrier
 from .failures import describe_exception, log
 
 _I = ResourceState
@@ -279,7 +279,7 @@ class CarriedResources:
     """The resources of a rollout for its code, on a loop or in a thread
     (:class:`~..envs.resources.ResourceKeeper`)."""
 
-    def __init__(self, resources: ExecutionResources, carrier: CodeCarrier) -> None:
+    def __init__(self, resources: ExecutionResources, carrier: WorkCarrier) -> None:
         self._resources = resources
         self._carrier = carrier
 

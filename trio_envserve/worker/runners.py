@@ -43,6 +43,7 @@ from typing import Any, Protocol, final
 import trio
 
 from .. import foreign, tracing
+from ..carrier import WorkCarrier
 from ..core.durations import Durations
 from ..core.errors import ConfigError, EnvServeError
 from ..core.limits import ServerLimits
@@ -54,21 +55,22 @@ from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..envs.rescoring import NoScore, rescored, scorer_of
 from ..envs.rewards import ScorerFailed
+from ..envs.services import WorkerServices
 from ..foreign import CodeResult
 from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from ..models.waits import EndpointWaits
-from .apart import ApartCalls, ApartPool, open_apart
+from .apart import ApartPool, open_apart
 from .backends import CodeBackend, open_backend
-from .carriers import CodeCarrier, RunContext
+from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .made import AttemptMade, Maker, open_maker
 from .model_calls import callable_from
-from .permits import CarriedPermits, ExecutionPermits, permits_here
+from .permits import ExecutionPermits, permits_here
 from .resources import CarriedResources, ExecutionResources, resources_here
 from .roles import NoPolicy, RoleModel
-from .saves import CarriedSaves, ExecutionSaves
+from .saves import ExecutionSaves
 from .traced import TracedModel
 
 
@@ -414,7 +416,7 @@ class _Job:
     ) -> Rollout:
         """The environment's argument for one attempt."""
         request, attempt = self.request, code.attempt
-        made = self._runner.maker.of(context.carrier)
+        made = AttemptMade(self._runner.maker)
         code.made.append(made)
         alone = request.kind != "group"
         given = request.input if alone else request.input[member]
@@ -436,7 +438,14 @@ class _Job:
             model = RoleModel(role, request.roles, self._runner.models, asker, self._trace)
             return callable_from(model, context.carrier)
 
-        acquire = functools.partial(self._permits.acquire, waits=waits)
+        services = WorkerServices(
+            carrier=context.carrier,
+            apart=self._runner.calls_apart.run,
+            save=_unsaved if self.saves is None else functools.partial(self.saves.save, member),
+            claim=functools.partial(self._permits.acquire, waits=waits),
+            made=made,
+            resources=functools.partial(self._keeper, context.carrier),
+        )
         rollout = Rollout(
             input=given,
             model=callable_from(model, context.carrier),
@@ -453,17 +462,12 @@ class _Job:
             note=note,
             late=self.late,
             _in_role=in_role,
-            _keep=CarriedSaves(self.saves, member, context.carrier),
             _trace=self._trace,
-            _apart=ApartCalls(self._runner.calls_apart, context.carrier),
-            _permits=CarriedPermits(acquire, context.carrier),
-            _made=made,
-            _resources=functools.partial(self._keeper, context.carrier),
-            _carrier=context.carrier,
+            _services=services,
         )
         return rollout if saved is None else resumed(rollout, saved)
 
-    def _keeper(self, carrier: CodeCarrier) -> CarriedResources:
+    def _keeper(self, carrier: WorkCarrier) -> CarriedResources:
         """Keeper of the resources of a rollout; in any thread."""
         if self.resources is None:
             number = self._permits.number
@@ -477,6 +481,11 @@ class _Job:
         if self.request.kind == "group":
             always["member"] = member
         return RolloutNotes(self._noted, **always)
+
+
+async def _unsaved(record: Mapping[str, Any]) -> None:
+    """Keep nothing of a save."""
+    await trio.lowlevel.checkpoint()
 
 
 def _waits(note: RolloutNotes, text: str | None) -> None:

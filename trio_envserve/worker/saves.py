@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, final
 
 import trio
@@ -29,7 +28,6 @@ from ..core.terms import Body, SentBody, weight
 from ..core.worker import ENDED, BeginRun, too_large
 from ..envs.saves import SaveRefused
 from ..turns import Threads
-from .carriers import CodeCarrier, Work
 
 
 @final
@@ -155,30 +153,6 @@ class ExecutionSaves:
         if self._before is not None:
             before, self._before = self._before, None
             self._states = self._codec.states(before)
-
-
-@final
-class CarriedSaves:
-    """The saves of a member of a rollout, as its code can make them.  Without ``saves`` nothing is
-    kept."""
-
-    def __init__(self, saves: ExecutionSaves | None, member: int, carrier: CodeCarrier) -> None:
-        self._saves = saves
-        self._member = member
-        self._carrier = carrier
-
-    async def keep(self, record: Mapping[str, Any]) -> None:
-        """Save a record, and wait until it is safe."""
-        await self._carrier.call(self._work(record))
-
-    def keep_sync(self, record: Mapping[str, Any]) -> None:
-        """The same, which blocks the thread."""
-        self._carrier.call_sync(self._work(record))
-
-    def _work(self, record: Mapping[str, Any]) -> Work:
-        if self._saves is None:
-            return trio.lowlevel.checkpoint
-        return partial(self._saves.save, self._member, record)
 
 
 @final
