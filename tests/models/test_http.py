@@ -382,7 +382,7 @@ async def test_an_answer_without_end_is_bounded(monkeypatch):
 
 async def ask_for(model, rollout="r1", told=None):
     asker = AskingRollout(rollout, "r1", 0, 2, (told if told is not None else []).append)
-    return await model.for_rollout(asker).complete(HELLO, name="m", sampling_args={})
+    return await model.complete_for(asker, HELLO, name="m", sampling_args={})
 
 
 async def test_headers_have_the_fields_of_the_rollout():

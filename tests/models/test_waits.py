@@ -95,7 +95,7 @@ def asker() -> AskingRollout:
 
 
 async def ask(model: Any, who: AskingRollout) -> Any:
-    return await model.for_rollout(who).complete(HELLO, name="m", sampling_args={})
+    return await model.complete_for(who, HELLO, name="m", sampling_args={})
 
 
 async def test_answer_at_once_is_no_wait_however_long_it_takes():

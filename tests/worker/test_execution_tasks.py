@@ -367,21 +367,15 @@ async def test_execution_that_works_for_too_long_has_run_and_failed(autojump_clo
 class Waiting(RolloutModel):
     """A model whose calls wait for an hour, and are answered after a second."""
 
-    def __init__(self, asker=None):
-        self.asker = asker
-
-    def for_rollout(self, asker):
-        return Waiting(asker)
-
-    async def complete(self, messages, **how):
+    async def complete_for(self, asker, messages, **how):
         wait = types.SimpleNamespace(since_s=trio.current_time(), sent_s=None)
-        self.asker.endpoint_waits.begin(wait)
+        asker.endpoint_waits.begin(wait)
         try:
             await trio.sleep(3600.0)
             wait.sent_s = trio.current_time()
             await trio.sleep(1.0)
         finally:
-            self.asker.endpoint_waits.end(wait, trio.current_time())
+            asker.endpoint_waits.end(wait, trio.current_time())
         return Completion("x")
 
     async def aclose(self):

@@ -111,7 +111,7 @@ async def test_asking_in_the_wrong_way_says_how():
 
     with pytest.raises(EnvironmentFailure, match=r"such as ask_sync\(\)"):
         await run(load(wrong_in_thread))
-    with pytest.raises(EnvironmentFailure, match=r"await ask\(\)"):
+    with pytest.raises(EnvironmentFailure, match=r"await the call without _sync, such as ask\(\)"):
         await run(load(wrong_in_trio))
 
 

@@ -46,7 +46,7 @@ from ..tracing import here
 from ..turns import Threads
 from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
-from .interface import Asking, AskingRollout, Completion, Messages, Model, ModelError, RolloutModel
+from .interface import Asking, AskingRollout, Completion, Messages, ModelError, RolloutModel
 from .patience import EndpointFailure, failure_of_status
 
 if TYPE_CHECKING:
@@ -136,10 +136,6 @@ class HttpModel(RolloutModel):
         self._first_asked_s = math.inf
         self._waits: dict[int, _Wait] = {}
 
-    def for_rollout(self, asker: AskingRollout) -> Model:
-        """The model for one attempt of a rollout: with its headers, its address, its note."""
-        return _ForRollout(self, asker)
-
     def tell_waits(self) -> None:
         """Tell rollouts that wait how long they have."""
         now_s = trio.current_time()
@@ -150,6 +146,12 @@ class HttpModel(RolloutModel):
         """The endpoint's answer.  Raises :class:`ModelError`, which says what it answered
         and how often it was asked."""
         return await self._complete(messages, how, None)
+
+    async def complete_for(
+        self, asker: AskingRollout, messages: Messages, **how: Unpack[Asking]
+    ) -> Completion:
+        """The same for one attempt of a rollout: with its headers, its address, its note."""
+        return await self._complete(messages, how, asker)
 
     async def _complete(
         self, messages: Messages, how: Asking, asker: AskingRollout | None
@@ -383,22 +385,6 @@ class HttpModel(RolloutModel):
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
-
-
-@final
-class _ForRollout:
-    """A model for one attempt of a rollout."""
-
-    def __init__(self, model: HttpModel, asker: AskingRollout) -> None:
-        self._model = model
-        self._asker = asker
-
-    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
-        """Like :meth:`HttpModel.complete`."""
-        return await self._model._complete(messages, how, self._asker)
-
-    async def aclose(self) -> None:
-        """Nothing: the worker owns the model."""
 
 
 @final

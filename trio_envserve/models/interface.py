@@ -257,8 +257,10 @@ class AskingRollout:
 class RolloutModel:
     """Base of models that want to know which rollout asks them."""
 
-    def for_rollout(self, asker: AskingRollout) -> Model:
-        """The model for one attempt of a rollout."""
+    async def complete_for(
+        self, asker: AskingRollout, messages: Messages, **how: Unpack[Asking]
+    ) -> Completion:
+        """Like :meth:`Model.complete`, for one attempt of a rollout."""
         raise NotImplementedError
 
     def tell_waits(self) -> None:

@@ -57,7 +57,7 @@ from ..envs.rescoring import NoScore, rescored, scorer_of
 from ..envs.rewards import ScorerFailed
 from ..envs.services import WorkerServices
 from ..foreign import CodeResult
-from ..models.interface import AskingRollout, Model, RolloutModel
+from ..models.interface import AskingRollout, Model
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from ..models.waits import EndpointWaits
@@ -66,12 +66,10 @@ from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .made import AttemptMade, Maker, open_maker
-from .model_calls import callable_from
+from .model_calls import AskedModel, Find, no_policy
 from .permits import ExecutionPermits, permits_here
 from .resources import CarriedResources, ExecutionResources, resources_here
-from .roles import NoPolicy, RoleModel
 from .saves import ExecutionSaves
-from .traced import TracedModel
 
 
 @final
@@ -111,18 +109,15 @@ class Runner:
         ``late``: when its rollouts are late; ``waits`` counts how long they wait for their model.
         Without ``saves`` nothing that a rollout saves is kept.
         """
-        model: Model = self.models.get(request.endpoint)
-        trace = tracing.NO_TRACE
+        found = request.endpoint, self.models.get(request.endpoint)
         for role in self._env.roles_of(request.roles):
             self.models.in_role(role, request.roles)
-        if traceparent is not None:
-            trace = tracing.Trace(traceparent)
-            model = TracedModel(model, trace, request.endpoint)
+        trace = tracing.NO_TRACE if traceparent is None else tracing.Trace(traceparent)
         scorer = scorer_of(self._env) if request.kind == "rescore" else None
-        model = NoPolicy() if scorer is not None else model
+        find: Find = no_policy if scorer is not None else lambda: found
         permits = permits or self._permits.of(next(self._numbers))
         job = _Job(
-            self, request, request_id, model, said, noted, trace, permits, late or Late(),
+            self, request, request_id, find, said, noted, trace, permits, late or Late(),
             EndpointWaits() if waits is None else waits, saves,
         )  # fmt: skip
         try:
@@ -392,7 +387,7 @@ class _Job:
     """A running request, which makes the rollouts for its attempts."""
 
     def __init__(
-        self, runner: Runner, request: RolloutRequest, request_id: str, model: Model,
+        self, runner: Runner, request: RolloutRequest, request_id: str, find: Find,
         said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
         trace: tracing.Trace, permits: ExecutionPermits, late: Late, waits: EndpointWaits,
         saves: ExecutionSaves | None,
@@ -409,7 +404,7 @@ class _Job:
         self._noted = noted
         self.request = request
         self._request_id = request_id
-        self._model = model
+        self._find = find
 
     def rollout(
         self, context: RunContext, member: int, code: _Code, saved: Mapping[str, Any] | None
@@ -423,7 +418,7 @@ class _Job:
         sampling_args = dict(request.sampling_args)
         if attempt <= request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
-        note, model = self._notes(member, attempt), self._model
+        note = self._notes(member, attempt)
         name = self._request_id if alone else f"{self._request_id}/{member}"
         waits = functools.partial(_waits, note)
         endpoint_waits = EndpointWaits(self._waits)
@@ -431,12 +426,11 @@ class _Job:
             name, self._request_id, member, attempt, waits, permit=self._permits.of_endpoint,
             endpoint_waits=endpoint_waits,
         )  # fmt: skip
-        if isinstance(model, RolloutModel):
-            model = model.for_rollout(asker)
 
         def in_role(role: str) -> Model:
-            model = RoleModel(role, request.roles, self._runner.models, asker, self._trace)
-            return callable_from(model, context.carrier)
+            find = functools.partial(self._runner.models.in_role, role, request.roles)
+            asks = dataclasses.replace(asker, model=f"the {role}")
+            return AskedModel(find, asks, self._trace, context.carrier, role)
 
         services = WorkerServices(
             carrier=context.carrier,
@@ -448,7 +442,7 @@ class _Job:
         )
         rollout = Rollout(
             input=given,
-            model=callable_from(model, context.carrier),
+            model=AskedModel(self._find, asker, self._trace, context.carrier),
             model_name=request.model_name,
             sampling_args=sampling_args,
             state_columns=request.state_columns,

@@ -10,8 +10,9 @@ import pytest
 from tests.memory import pair
 from tests.spans import Kept, about, id_of, kept, parent_of
 from trio_envserve import Rollout, tracing
-from trio_envserve.models.interface import Completion
-from trio_envserve.worker.traced import TracedModel
+from trio_envserve.models.interface import AskingRollout, Completion
+from trio_envserve.worker.carriers import TrioCarrier
+from trio_envserve.worker.model_calls import AskedModel
 
 __all__ = ["kept"]
 
@@ -100,6 +101,11 @@ class Answers:
         raise AssertionError("the worker owns the model")
 
 
+def model_of(completion: Completion, trace: tracing.Trace) -> AskedModel:
+    asker = AskingRollout("r", "r", 0, 1, lambda text: None)
+    return AskedModel(lambda: ("there", Answers(completion)), asker, trace, TrioCarrier())
+
+
 SAMPLED = f"00-{'a' * 32}-{'b' * 16}-01"
 FULL = Completion(
     "a secret", prompt_tokens=5, completion_tokens=0, finish_reason="stop", requests=2
@@ -118,7 +124,7 @@ END = {"envserve.finish_reason": "stop", "envserve.model_requests": 2}
 async def test_a_span_says_what_the_model_reports_and_nothing_else(
     kept: Kept, completion: Completion, told: dict[str, Any]
 ):
-    model = TracedModel(Answers(completion), tracing.Trace(SAMPLED), "there")
+    model = model_of(completion, tracing.Trace(SAMPLED))
     assert await model.complete(QUESTION, name="", sampling_args={}) is completion
     await model.aclose()
     asked = {
@@ -130,6 +136,6 @@ async def test_a_span_says_what_the_model_reports_and_nothing_else(
 
 
 async def test_a_call_of_which_no_trace_is_kept_is_answered_all_the_same(kept: Kept):
-    model = TracedModel(Answers(FULL), tracing.NO_TRACE, "there")
+    model = model_of(FULL, tracing.NO_TRACE)
     assert await model.complete(QUESTION, name="", sampling_args={}) is FULL
     assert kept.all == []
