@@ -32,15 +32,23 @@ FOUND = {
     # name: (code, check, finding, text)
     "a reward that is a text": (
         "async def run_rollout(self, rollout): return {'reward': '0.5'}",
-        "rewards", "warning", "a reward is a str, '0.5', and no number",
+        "rewards", "warning", "the reward is no finite number: '0.5'",
+    ),
+    "a reward without a mapping around it": (
+        "async def run_rollout(self, rollout): return 1.0",
+        "rewards", "warning", "the result is no mapping with a reward, but a float",
+    ),
+    "a reward with names, which an evaluation counts": (
+        "async def run_rollout(self, rollout): return {'reward': {'a': 1, 'b': 0.5}}",
+        "rewards", "ok", "all are numbers, from 1.5 to 1.5",
     ),
     "a reward that is NaN": (
         "async def run_rollout(self, rollout): return {'reward': math.nan}",
-        "rewards", "warning", "a reward is nan",
+        "rewards", "warning", "the reward is no finite number: nan",
     ),
     "no reward": (
         "async def run_rollout(self, rollout): return {'score': 1}",
-        "rewards", "warning", "a result has no reward",
+        "rewards", "warning", "the result has no reward",
     ),
     "right answers that earn nothing": (
         "async def run_rollout(self, rollout):\n"
@@ -266,7 +274,7 @@ async def test_inputs_may_be_given_and_with_strict_a_warning_is_a_failure(tmp_pa
     assert (await run(tmp_path, *given)).code == 0
     done = await run(tmp_path, *given, "--strict")
     assert done.code == 1
-    assert "a reward is a NoneType" in done.out
+    assert "the result has no reward" in done.out
 
 
 async def test_a_class_that_needs_no_input_is_not_told_of_a_seed(tmp_path: Path):

@@ -20,7 +20,7 @@ from typing import Any
 from ..core.errors import ConfigError
 from .interface import Rollout
 from .loading import LoadedEnvironment
-from .rewards import REWARD, number_of, numbers_of, reward_of_named
+from .rewards import REWARD, number_of, scores_of
 
 _SCORES = ("reward", "rewards", "no_reward")
 """Fields that a scorer has made."""
@@ -64,12 +64,9 @@ def rescored(value: Any, given: Any, rollout: Rollout) -> Any:
 
 
 def _changed(value: Any, given: Any) -> dict[str, Any]:
-    number, named = number_of(given), numbers_of(given)
-    if number is not None:
-        scores: dict[str, Any] = {REWARD: number}
-    elif named is not None:
-        scores = {REWARD: reward_of_named(named), "rewards": named}
-        if named.keys() == {REWARD}:
+    scores = scores_of(given)
+    if scores is not None:
+        if scores.get("rewards", {}).keys() == {REWARD}:
             del scores["rewards"]
     elif isinstance(given, Mapping) and given.get(REWARD) is not None:
         return dict(given)

@@ -36,11 +36,29 @@ REWARD = "reward"
 """The entry of named numbers that is the reward, where there is one."""
 
 
-def counted_reward(given: Any) -> float | None:
-    """The reward that an environment means: a number, or named ones; None if it is neither.  It may
-    be infinite or NaN.  Never raises."""
+def reward_in(result: Any) -> tuple[float | None, str]:
+    """The reward of a result as it is counted, by evaluations and by trainers: a finite number; or
+    None, and why there is none."""
+    if not isinstance(result, Mapping):
+        return None, f"the result is no mapping with a reward, but a {type(result).__name__}"
+    given = result.get(REWARD)
+    if given is None:
+        why = result.get("no_reward")
+        return None, f"the result has no reward{f': {why}' if why else ''}"
+    number = (scores_of(given) or {}).get(REWARD)
+    if number is None or not math.isfinite(number):
+        return None, f"the reward is no finite number: {foreign.call(repr, given).value!s:.100}"
+    return number, ""
+
+
+def scores_of(given: Any) -> dict[str, Any] | None:
+    """The fields of a result with the reward that a scorer means: ``reward``, and with named
+    numbers also ``rewards``; None if it means none.  Never raises."""
+    number = number_of(given)
+    if number is not None:
+        return {REWARD: number}
     named = numbers_of(given)
-    return number_of(given) if named is None else reward_of_named(named)
+    return None if named is None else {REWARD: reward_of_named(named), "rewards": named}
 
 
 def number_of(value: Any) -> float | None:

@@ -43,7 +43,7 @@ from .conversation import (
 from .interface import Rollout
 from .methods import Methods, StillRunning, Then, TookTooLong, same
 from .responses import messages_of
-from .rewards import ScorerFailed, number_of, numbers_of, reward_of_named
+from .rewards import ScorerFailed, scores_of
 from .tools import Tool, WrongArguments
 
 CALLS_PER_ANSWER = 32
@@ -390,12 +390,9 @@ class ToolLoop:
             raise  # of this package: it says itself whose fault it is
         except Exception as error:  # whatever the author's code raises
             raise ScorerFailed("get_reward()", error) from error
-        number = number_of(value)
-        if number is not None:
-            return {"reward": number}
-        named = numbers_of(value)
-        if named is not None:
-            return {"reward": reward_of_named(named), "rewards": named}
+        scores = scores_of(value)
+        if scores is not None:
+            return scores
         shown = "None" if value is None else f"a {type(value).__name__}, which is not a number"
         return {"no_reward": f"get_reward() returned {shown}"}
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..client.outcome import Outcome
-from ..envs.rewards import counted_reward
+from ..envs.rewards import reward_in
 
 _WHOLE = re.compile("[0-9]{1,18}")
 
@@ -237,17 +237,7 @@ def reward_of(outcome: Outcome) -> tuple[float | None, str]:
     """The reward of a rollout; or None, and why it does not count."""
     if outcome.error is not None:
         return None, f"the rollout failed: {outcome.error}"
-    value = outcome.value
-    if not isinstance(value, Mapping):
-        return None, f"the result is no mapping with a reward, but a {type(value).__name__}"
-    given = value.get("reward")
-    if given is None:
-        why = value.get("no_reward")
-        return None, f"the result has no reward{f': {why}' if why else ''}"
-    number = counted_reward(given)
-    if number is None or not math.isfinite(number):
-        return None, f"the reward is no finite number: {given!r:.100}"
-    return number, ""
+    return reward_in(outcome.value)
 
 
 def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:

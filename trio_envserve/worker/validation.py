@@ -41,6 +41,7 @@ from ..envs.classes import ClassEnvironment
 from ..envs.interface import Rollout
 from ..envs.loading import LoadedEnvironment, load
 from ..envs.request import RolloutRequest
+from ..envs.rewards import reward_in
 from ..models.interface import Completion, Messages
 from ..models.registry import BUILT_IN, Models
 from .failures import EnvironmentFailure, describe_exception, described_cause
@@ -48,7 +49,7 @@ from .findings import Findings, Level, told
 from .leftovers import Snapshot, snapshot
 from .runners import Runner, open_runner
 from .tracebacks import is_ours
-from .validation_values import check_inputs, check_results, check_rewards, reward_in
+from .validation_values import check_inputs, check_results, check_rewards
 
 HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
@@ -257,7 +258,7 @@ class Validation:
     async def _at_once(self, runner: Runner, inputs: list[Any]) -> None:
         """Run the inputs eight at once, and compare with what they earned before."""
         self._findings.begin("at once")
-        alone = [(reward_in(first), reward_in(second)) for first, second in self._twice]
+        alone = [(reward_in(first)[0], reward_in(second)[0]) for first, second in self._twice]
         numbers = [number % len(inputs) for number in range(max(len(inputs), AT_ONCE))]
         failed: list[tuple[int, BaseException]] = []
         other: list[str] = []
@@ -272,8 +273,9 @@ class Validation:
                     failed.append((number, error))
                     return
             before, again = alone[number]
-            if before == again != reward_in(value):
-                other.append(f"input {number} earns {before} alone and {reward_in(value)} so")
+            earned, _ = reward_in(value)
+            if before == again != earned:
+                other.append(f"input {number} earns {before} alone and {earned} so")
 
         async with trio.open_nursery() as nursery:
             for number in numbers:

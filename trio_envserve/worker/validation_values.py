@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import foreign
@@ -11,7 +11,7 @@ from ..core import values
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
 from ..envs.loading import LoadedEnvironment
-from ..envs.rewards import number_of, numbers_of
+from ..envs.rewards import number_of, reward_in
 from .findings import Findings
 
 
@@ -81,11 +81,6 @@ def check_results(findings: Findings, results: Sequence[Any]) -> None:
         findings.say("results", "ok", f"all can be encoded; the largest has {largest} bytes")
 
 
-def reward_in(result: Any) -> float | None:
-    """The reward of a result; None if it has none that is a number."""
-    return number_of(result.get("reward") if isinstance(result, Mapping) else result)
-
-
 def check_rewards(
     findings: Findings, results: Sequence[Any], model: str, most: object, asked: bool
 ) -> None:
@@ -96,12 +91,11 @@ def check_rewards(
     numbers: list[float] = []
     problems: Counter[str] = Counter()
     for value in results:
-        problem = _reward_problem(value)
-        if problem:
+        number, problem = reward_in(value)
+        if number is None:
             problems[problem] += 1
         else:
-            number = number_of(value["reward"] if isinstance(value, Mapping) else value)
-            numbers.append(0.0 if number is None else number)
+            numbers.append(number)
     for problem, times in problems.items():
         findings.say("rewards", "warning", f"{problem} ({times} of {len(results)})")
     if numbers and not problems:
@@ -132,28 +126,3 @@ def _check_oracle(findings: Findings, numbers: Sequence[float], most: object) ->
         )  # fmt: skip
     else:
         findings.say("oracle", "ok", f"right answers (the model oracle) earn {full:g} or more")
-
-
-def _reward_problem(value: Any) -> str:
-    """The fault of a result's reward; empty if it is a number."""
-    if not isinstance(value, Mapping):
-        if number_of(value) is not None:
-            return _not_finite(value)
-        return f"a result is a {type(value).__name__}, and no mapping with a reward"
-    if "reward" not in value:
-        why = value.get("no_reward")
-        return f"a result has no reward{f': {why}' if why else ''}"
-    reward = value["reward"]
-    if number_of(reward) is not None:
-        return _not_finite(reward)
-    if numbers_of(reward) is not None:
-        return "a reward has names: put them into the result's `rewards`, and one number here"
-    kind, shown = type(reward).__name__, foreign.text(reward) or ""
-    return f"a reward is a {kind}, {shown[:40]!r}, and no number: it is not counted"
-
-
-def _not_finite(value: Any) -> str:
-    number = number_of(value)
-    if number is None or abs(number) < float("inf"):
-        return ""
-    return f"a reward is {number}: it is left out of the mean"

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -56,7 +55,7 @@ from ...client.shell import is_asked, is_shared, run_encoded
 from ...core.endings import ENDINGS
 from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
-from ...envs.rewards import counted_reward
+from ...envs.rewards import reward_in
 from ..bounds import Bound
 from ..limits import HttpLimits
 from ..options import HttpDoorOptions
@@ -154,10 +153,9 @@ def _is_number(value: object) -> bool:
 
 def answer_of(row: RolloutRow, result: object) -> dict[str, Any]:
     """The answer to a row.  Problem if the environment's result will not do."""
-    reward = counted_reward(result.get("reward")) if isinstance(result, dict) else None
-    if reward is None or not math.isfinite(reward):
+    reward, _ = reward_in(result)
+    if reward is None or not isinstance(result, dict):
         raise Problem("no-reward", "the result of the environment has no reward that is a number")
-    assert isinstance(result, dict)
     response = result.get("response")
     if response is None:
         response = response_of_messages(result.get("completion"))
