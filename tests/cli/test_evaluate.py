@@ -414,7 +414,7 @@ NUMBER = 500
 SLOWLY = """
 import trio
 from trio_envserve.envs.recorder import RunLog
-from trio_envserve.envs.witness import Witness
+from trio_envserve.lab.witness import Witness
 
 class Slowly:
     def __init__(self):

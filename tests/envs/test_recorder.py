@@ -15,7 +15,7 @@ import trio
 import trio_envserve.envs.recorder as recorder
 from tests.envs.scripted import a_rollout
 from trio_envserve.envs import RunLog, read_run_log
-from trio_envserve.envs.witness import Witness, is_dead
+from trio_envserve.lab.witness import Witness, is_dead
 
 
 async def test_each_rollout_has_a_line_for_its_start_and_one_for_its_end(tmp_path):
@@ -81,7 +81,7 @@ def test_a_line_cut_short_is_an_error(tmp_path, monkeypatch):
 
 PROGRAM = """
 import sys
-from trio_envserve.envs.witness import Witness
+from trio_envserve.lab.witness import Witness
 witness = Witness(sys.argv[1])
 print(*[witness.begin(key) for key in sys.argv[2:]], witness.process, flush=True)
 sys.stdin.read()

@@ -14,8 +14,8 @@ from typing import Any, final
 import trio
 
 from ..envs.interface import Rollout
-from ..envs.witness import Witness
 from .logs import EventLog
+from .witness import Witness
 
 
 @final

@@ -21,8 +21,8 @@ from typing import Any, final
 
 from ..client import Outcome
 from ..core.errors import ConfigError
-from ..envs.witness import is_dead
 from ..retrylab.judges import Kind
+from .witness import is_dead
 
 
 def prepared(directory: Path, names: Sequence[str]) -> Path:
@@ -84,7 +84,7 @@ class LoggedProcess:
 @final
 class Lives:
     """Follows the events of a run, and watches the processes of its environment die: whether one
-    has ended is the kernel's word (:mod:`~trio_envserve.envs.witness`)."""
+    has ended is the kernel's word (:mod:`~trio_envserve.lab.witness`)."""
 
     def __init__(self, path: Path) -> None:
         self.all: dict[str, LoggedProcess] = {}
