@@ -21,6 +21,7 @@ from trio_envserve.core.values import encode
 from trio_envserve.envs import classes, load
 from trio_envserve.envs.conversation import tagged, without
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
+from trio_envserve.envs.methods_asyncio import AsyncioMethods
 from trio_envserve.envs.rewards import ScorerFailed
 from trio_envserve.evals.records import scores_of
 from trio_envserve.models.interface import Completion, ModelError
@@ -1097,3 +1098,26 @@ async def test_environment_that_says_it_is_not_its_fault_fails_with_that_code(wh
     with pytest.raises(EnvironmentFailure) as caught:
         await one(Down, [calls(("ask", {})), "."])
     assert code_of(caught.value.exception) == "environment-unavailable"
+
+
+def test_method_of_a_task_that_is_cancelled_twice_is_waited_for():
+    """The second cancel, of a limit of the code's own, left the method running without it."""
+    begun, may_end, ended = threading.Event(), threading.Event(), []
+
+    def slowly():
+        begun.set()
+        may_end.wait(10)
+        ended.append(True)
+
+    async def main():
+        task = asyncio.ensure_future(AsyncioMethods(ObjectThread("")).call(slowly))
+        await asyncio.to_thread(begun.wait)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.wait((task,), timeout=0.01)
+        was_done = task.done()
+        may_end.set()
+        await asyncio.wait((task,))
+        assert (was_done, ended, task.cancelled()) == (False, [True], True)
+
+    asyncio.run(main())

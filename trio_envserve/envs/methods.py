@@ -180,11 +180,11 @@ class Methods(abc.ABC):
     async def settle(self) -> None:
         """Wait until no method runs, though the caller is cancelled."""
         if self._overdue is not None:
-            await self._uncancelled(functools.partial(self._wait, self._overdue, math.inf))
+            await self.uncancelled(functools.partial(self._wait, self._overdue, math.inf))
 
     async def close(self, method: Callable[[], Any], timeout_s: float) -> CodeResult:
         """Call a method, though the caller is cancelled."""
-        return await self._uncancelled(functools.partial(self.call, method, timeout_s=timeout_s))
+        return await self.uncancelled(functools.partial(self.call, method, timeout_s=timeout_s))
 
     async def end(self, last: Callable[[], Any]) -> None:
         """Call ``last``, which raises nothing, where plain methods run, though the caller is
@@ -193,7 +193,7 @@ class Methods(abc.ABC):
             last()
             return
         try:
-            await self._uncancelled(functools.partial(self._plainly, last, same, math.inf))
+            await self.uncancelled(functools.partial(self._plainly, last, same, math.inf))
         finally:
             self._plain.end()
 
@@ -220,7 +220,7 @@ class Methods(abc.ABC):
         """The end of a coroutine, or TookTooLong after it was cancelled."""
 
     @abc.abstractmethod
-    async def _uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work to its end, though the caller is cancelled."""
 
 
@@ -258,7 +258,8 @@ class TrioMethods(Methods):
             return CodeResult(error=TookTooLong())
         return ended
 
-    async def _uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
+        """See :meth:`Methods.uncancelled`."""
         with trio.CancelScope(shield=True):
             done = await work()
         return done

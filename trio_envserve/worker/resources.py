@@ -22,7 +22,6 @@ Without a router (when an environment is only validated) names are made here.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import dataclasses
 import inspect
 import itertools
@@ -30,7 +29,6 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeAlias, final
 
@@ -43,6 +41,8 @@ from ..core.limits import ServerLimits, WireLimits
 from ..core.messages import Clean
 from ..core.scope import HANDLE_BYTES, ResourceState, Stated
 from ..core.worker import Cleaned, ResourceTold, ResourceWanted
+from ..envs.methods import Methods, ObjectThread, Then, TookTooLong, TrioMethods, same
+from ..envs.methods_asyncio import AsyncioMethods
 from ..envs.resources import ResourceError, WantedResource, find_destroy
 from .failures import describe_exception, log
 
@@ -98,6 +98,10 @@ class OpenResource:
         :class:`ResourceError`."""
         if not self.take_right():  # the rollout has ended since the name came
             raise ResourceError(f"no {self.wanted.kind} is created: {_ENDED}")
+
+    def keep(self, handle: Any) -> None:
+        """Keep the value of ``create``."""
+        self.handle = handle
 
     def created(self) -> None:
         """Note that ``create`` has ended, in whatever way."""
@@ -184,16 +188,6 @@ class WorkerResources:
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     # A limiter of its own: what hangs in one thread holds up no other.
     return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
-
-
-async def _in_thread_of_asyncio(function: Callable[..., Any], *args: Any) -> Any:
-    # Not asyncio's own executor, which has few threads for all: see above.
-    executor = ThreadPoolExecutor(1)
-    try:
-        call = partial(contextvars.copy_context().run, function, *args)
-        return await asyncio.get_running_loop().run_in_executor(executor, call)
-    finally:
-        executor.shutdown(wait=False)
 
 
 def _why(error: BaseException) -> str:
@@ -291,7 +285,8 @@ class CarriedResources:
         made.begin()
         try:
             try:
-                await _create(made)
+                # Its handle has to be destroyed, also if the task is cancelled meanwhile.
+                (await _called(partial(wanted.create, made.name), made.keep)).unwrap()
             finally:
                 made.created()
             state = partial(self._resources.created, made, self._encoded(made))
@@ -322,14 +317,15 @@ class CarriedResources:
         """Destroy a resource on a loop."""
         if not made.take_right():
             return
-        worker, is_cancelled = self._resources.worker, False
-        if asyncio._get_running_loop() is not None:
-            why, is_cancelled = await _on_asyncio(made, worker.destroy_s)
-        else:
-            why = await worker.destroy(made)
-        self._carrier.soon(partial(self._resources.finish, made, why))
-        if is_cancelled:
-            raise asyncio.CancelledError
+        destroy, destroy_s = made.wanted.destroy, self._resources.worker.destroy_s
+
+        async def destroyed() -> None:
+            most_s = destroy_s if inspect.iscoroutinefunction(destroy) else math.inf
+            ended = await _called(partial(destroy, made.name, made.handle), timeout_s=most_s)
+            why = _failure(ended, destroy_s, late=isinstance(ended.error, TookTooLong))
+            self._carrier.soon(partial(self._resources.finish, made, why))
+
+        await _methods().uncancelled(destroyed)
 
     def open_sync(self, wanted: WantedResource) -> OpenResource:
         """Create a resource in a thread."""
@@ -360,53 +356,21 @@ class CarriedResources:
             self._carrier.soon(partial(self._resources.finish, made, why))
 
 
-async def _create(made: OpenResource) -> None:
-    """Create a resource on a loop.  A thread is waited for: its handle has to be destroyed."""
-    create, name = made.wanted.create, made.name
-    if inspect.iscoroutinefunction(create):
-        made.handle = await create(name)
-    elif asyncio._get_running_loop() is None:
-        made.handle = await _in_thread(create, name)
-    else:
-        call = asyncio.ensure_future(_in_thread_of_asyncio(create, name))
-        try:
-            await asyncio.shield(call)
-        finally:
-            await _settled(call)  # noqa: ASYNC102  # a thread: nothing ends it
-            if call.exception() is None:
-                made.handle = call.result()
-    if inspect.isawaitable(made.handle):
-        waits, made.handle = made.handle, None
-        made.handle = await waits
+def _methods() -> Methods:
+    """Calls functions from here: coroutine functions on this loop, plain ones in a thread."""
+    kind = TrioMethods if asyncio._get_running_loop() is None else AsyncioMethods
+    return kind(ObjectThread(""))
 
 
-async def _on_asyncio(made: OpenResource, within_s: float) -> tuple[str, bool]:
-    """Destroy a resource on asyncio.  Returns why that failed, and whether the task was cancelled
-    meanwhile."""
-    destroy = made.wanted.destroy
-    is_coroutine = inspect.iscoroutinefunction(destroy)
-    run = (destroy,) if is_coroutine else (_in_thread_of_asyncio, destroy)
-    call = asyncio.ensure_future(foreign.acall(*run, made.name, made.handle))
-    is_cancelled, late = await _settled(call, within_s), False
-    if not call.done():
-        late = is_coroutine and call.cancel()
-        is_cancelled |= await _settled(call)
-    ended = foreign.CodeResult(error=TimeoutError()) if call.cancelled() else call.result()
-    return _failure(ended, within_s, late=late), is_cancelled
-
-
-async def _settled(call: asyncio.Future[Any], within_s: float = math.inf) -> bool:
-    """Wait for the end of a call, for ``within_s`` at most, whether or not the task is cancelled.
-    Returns whether it was cancelled."""
-    is_cancelled, loop = False, asyncio.get_running_loop()
-    until_s = loop.time() + within_s
-    while not call.done() and loop.time() < until_s:
-        try:
-            left_s = None if math.isinf(within_s) else until_s - loop.time()
-            await asyncio.wait((call,), timeout=left_s)
-        except asyncio.CancelledError:  # noqa: ASYNC103  # the caller raises it, once all is done
-            is_cancelled = True
-    return is_cancelled
+async def _called(
+    function: Callable[[], Any], then: Then = same, timeout_s: float = math.inf
+) -> foreign.CodeResult:
+    """Call a function to its end: a thread is waited for, since nothing ends it."""
+    methods = _methods()
+    try:
+        return await methods.call(function, then=then, timeout_s=timeout_s)
+    finally:
+        await methods.end(lambda: None)  # noqa: ASYNC102  # shields itself
 
 
 def resources_here(calls: CallsCode) -> WorkerResources:
