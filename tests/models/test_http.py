@@ -20,7 +20,7 @@ from tests.endpoint import Cut, Endpoint, Reply, Status, prompt_tokens, serve
 from tests.models.helpers import HANG_S, HELLO, NO_PAUSE, opened, scripted, served
 from trio_envserve import turns
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.models import ModelError, chat, http, patience
+from trio_envserve.models import ModelError, chat, http, patience, waits
 from trio_envserve.models.endpoints import Endpoint as Where
 from trio_envserve.models.http import HttpModel
 from trio_envserve.models.interface import AskingRollout
@@ -437,7 +437,7 @@ async def test_an_endpoint_that_never_answered_was_asked_for_two_minutes(monkeyp
 
 
 async def test_a_rollout_says_how_long_it_waits(monkeypatch):
-    monkeypatch.setattr(http, "WAIT_TOLD_S", 0.0)
+    monkeypatch.setattr(waits, "TELL_AFTER_S", 0.0)
     told: list[str | None] = []
     wait = trio.Event()
     endpoint = Endpoint(lambda ask: Status(503) if ask.number == 0 else Reply("x", until=wait))

@@ -281,7 +281,7 @@ async def test_g9_rollout_that_holds_permits_where_the_worker_has_no_place_is_to
                     raise AssertionError
             nursery.start_soon(permits.of(3).acquire, claimed_limit("b", 9), notes.append)
             await trio.testing.wait_all_tasks_blocked()
-            monkeypatch.setattr("trio_envserve.worker.permits.TELL_AFTER_S", 0.0)
+            monkeypatch.setattr("trio_envserve.models.waits.TELL_AFTER_S", 0.0)
             permits.tell_waits()
             assert [each.partition(",")[0] for each in notes] == ["for a permit of b"]
             one.close()

@@ -48,6 +48,7 @@ from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
 from .interface import Asking, AskingRollout, Completion, Messages, ModelError, RolloutModel
 from .patience import EndpointFailure, failure_of_status
+from .waits import WaitNote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -94,10 +95,6 @@ AWAY_S = 10.0
 PROBE_S = 5.0
 """Longest time to connect an address that is only probed, in seconds."""
 
-WAIT_TOLD_S = 1.0
-"""A rollout that has waited for less does not say so."""
-
-
 _TRIES = "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"
 
 
@@ -140,7 +137,7 @@ class HttpModel(RolloutModel):
         """Tell rollouts that wait how long they have."""
         now_s = trio.current_time()
         for wait in self._waits.values():
-            wait.tell(now_s)
+            wait.tell(now_s, wait.what, wait.tries)
 
     async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """The endpoint's answer.  Raises :class:`ModelError`, which says what it answered
@@ -221,7 +218,7 @@ class HttpModel(RolloutModel):
             return
         wait.what = f"concurrency_total of {self._label}"
         async with asker.permit(self._label, most):
-            wait.what = ""
+            wait.what = asker.model
             yield
 
     def _urls(self, asker: AskingRollout | None) -> list[str]:
@@ -388,32 +385,23 @@ class HttpModel(RolloutModel):
 
 
 @final
-@dataclasses.dataclass(slots=True, eq=False)
-class _Wait:
+class _Wait(WaitNote):
     """A call under way (:class:`~.waits.CallWait`)."""
 
-    asker: AskingRollout | None
-    since_s: float
-    sent_s: float | None = None
-    requests: int = 1
-    tell_at_s: float = -math.inf
-    told: bool = False
-    what: str = ""
+    def __init__(self, asker: AskingRollout | None, since_s: float) -> None:
+        super().__init__(None if asker is None else asker.waits, since_s)
+        self.asker = asker
+        self.sent_s: float | None = None
+        self.requests = 1
+        self.what = "" if asker is None else asker.model
 
-    def tell(self, now_s: float) -> None:
-        """Tell the asker, seldom for one that has waited for long."""
-        age_s = now_s - self.since_s
-        if self.asker is None or age_s < WAIT_TOLD_S or now_s < self.tell_at_s:
-            return
-        self.told, self.tell_at_s = True, now_s + age_s / 10
-        tries = self.requests - 2
-        more = "" if tries < 0 else f", {_TRIES[tries]} try" if tries < len(_TRIES) else ""
-        more = more or (f", try {self.requests}" if tries >= 0 else "")
-        self.asker.waits(f"for {self.what or self.asker.model}, {age_s:.1f} s{more}")
-
-    def over(self) -> None:
-        if self.asker is not None and self.told:
-            self.asker.waits(None)
+    @property
+    def tries(self) -> str:
+        """The number of the request in words, from the second on."""
+        if self.requests < 2:
+            return ""
+        words = _TRIES[self.requests - 2 : self.requests - 1]
+        return f", {words[0]} try" if words else f", try {self.requests}"
 
 
 def _headers(endpoint: Endpoint, asker: AskingRollout | None) -> dict[str, str]:

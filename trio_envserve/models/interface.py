@@ -28,7 +28,7 @@ from typing import (
 )
 
 from ..core.errors import EnvServeError
-from .waits import EndpointWaits
+from .waits import EndpointWaits, Waits
 
 Message: TypeAlias = Mapping[str, Any]
 """One message of a conversation, as OpenAI's chat completions have it: ``role``
@@ -242,9 +242,7 @@ class AskingRollout:
     request: str
     member: int
     attempt: int
-    waits: Callable[[str | None], object]
-    """Takes what the rollout waits for, such as ``for the model, 3.2 s, second try``; None when
-    it does not wait any more."""
+    waits: Waits
     model: str = "the model"
     """The model in that text: one in a role is ``the judge``."""
     permit: Callable[[str, int], AbstractAsyncContextManager[None]] | None = None

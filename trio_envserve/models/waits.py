@@ -1,8 +1,40 @@
-"""How long the model calls of a rollout waited for their endpoint."""
+"""How long a rollout waits: as its note says, and as its usage counts the waits for an endpoint."""
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, final
+
+TELL_AFTER_S = 1.0
+"""A rollout that has waited for less does not say so."""
+
+Waits: TypeAlias = Callable[[str | None], object]
+"""Takes what a rollout waits for, such as ``for the model, 3.2 s``; None when it does not wait any
+more."""
+
+
+class WaitNote:
+    """Lets the note of a rollout say for what it waits."""
+
+    def __init__(self, waits: Waits | None, since_s: float) -> None:
+        self._waits = waits
+        self.since_s = since_s
+        """Begin of the wait."""
+        self.tell_at_s = since_s
+        """Moment from which it is said again."""
+        self._told = False
+
+    def tell(self, now_s: float, what: str, more: str = "") -> None:
+        """Say it, seldom for one that has waited for long."""
+        age_s = now_s - self.since_s
+        if self._waits is not None and age_s >= TELL_AFTER_S and now_s >= self.tell_at_s:
+            self._told, self.tell_at_s = True, now_s + age_s / 10
+            self._waits(f"for {what}, {age_s:.1f} s{more}")
+
+    def over(self) -> None:
+        """The rollout goes on."""
+        if self._waits is not None and self._told:
+            self._waits(None)
 
 
 class CallWait(Protocol):

@@ -47,7 +47,6 @@ from ..foreign import CodeResult
 from .carriers import (
     AsyncioCarrier,
     LoopCalls,
-    MixedCarrier,
     RunContext,
     ThreadCarrier,
     TrioCarrier,
@@ -189,12 +188,12 @@ class _MixedBackend:
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
             calls = LoopCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, MixedCarrier(calls))
+            context = RunContext(lambda: calls.cancelled, TrioCarrier(calls))
             nursery.start_soon(_watch, calls)
             try:
                 ended = await self._trio.call(call, context)
             finally:
-                calls.close()
+                calls.cancel()
                 nursery.cancel_scope.cancel()
         return ended
 
@@ -220,7 +219,7 @@ class _ThreadBackend:
             except trio.Cancelled as exc:  # noqa: ASYNC103
                 ended = CodeResult(error=exc)  # while waiting for a thread: nothing has started
             finally:
-                calls.close()
+                calls.cancel()
                 nursery.cancel_scope.cancel()
         return ended
 
@@ -321,7 +320,7 @@ class _AsyncioBackend:
             try:
                 ended = await self._run(call, context, calls)
             finally:
-                calls.close()
+                calls.cancel()
         return ended
 
     call_here = call

@@ -48,19 +48,28 @@ class RunContext:
 
 @final
 class TrioCarrier:
-    """Carries nothing: the code runs on the trio loop itself."""
+    """Carries for code on the trio loop itself, and for the threads of its objects, if it has any
+    (``calls``)."""
+
+    def __init__(self, calls: LoopCalls | None = None) -> None:
+        self._calls = calls
 
     async def call(self, work: Work, undo: Undo | None = None) -> Any:
         """See :meth:`WorkCarrier.call`."""
         return await work()
 
     def call_sync(self, work: Work) -> Any:
-        """Raises ``TypeError``: a blocked loop could do nothing."""
-        raise TypeError(_ON_LOOP)
+        """See :meth:`WorkCarrier.call_sync`."""
+        if self._calls is None or threading.get_ident() == self._calls.loop_thread:
+            raise TypeError(_ON_LOOP)
+        return self._calls.wait(work)
 
     def soon(self, act: Callable[[], object]) -> None:
         """See :meth:`WorkCarrier.soon`."""
-        act()
+        if self._calls is None or threading.get_ident() == self._calls.loop_thread:
+            act()
+        else:
+            self._calls.soon(act)
 
 
 _ON_LOOP = (
@@ -99,10 +108,6 @@ class LoopCalls:
         self.cancelled = True
         for scope in [scope for scope, waited_for in self._scopes.items() if waited_for]:
             scope.cancel()
-
-    def close(self) -> None:
-        """The execution has ended: its nursery is about to close."""
-        self.cancel()
 
     def submit(self, work: Work, deliver: _Deliver, *, in_thread: bool = False) -> trio.CancelScope:
         """Run ``work`` on the trio loop; ``deliver`` is called once with its result.
@@ -182,31 +187,6 @@ class ThreadCarrier:
     def soon(self, act: Callable[[], object]) -> None:
         """See :meth:`WorkCarrier.soon`."""
         self._calls.soon(act)
-
-
-@final
-class MixedCarrier:
-    """Carries for a class on trio that has a thread for its object's plain methods."""
-
-    def __init__(self, calls: LoopCalls) -> None:
-        self._calls = calls
-
-    async def call(self, work: Work, undo: Undo | None = None) -> Any:
-        """See :meth:`WorkCarrier.call`."""
-        return await work()
-
-    def call_sync(self, work: Work) -> Any:
-        """See :meth:`WorkCarrier.call_sync`."""
-        if threading.get_ident() == self._calls.loop_thread:
-            raise TypeError(_ON_LOOP)
-        return self._calls.wait(work)
-
-    def soon(self, act: Callable[[], object]) -> None:
-        """See :meth:`WorkCarrier.soon`."""
-        if threading.get_ident() == self._calls.loop_thread:
-            act()
-        else:
-            self._calls.soon(act)
 
 
 @final

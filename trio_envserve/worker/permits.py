@@ -27,7 +27,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeAlias, final
+from typing import final
 
 import trio
 
@@ -36,29 +36,22 @@ from ..core.permits import CLAIMS_MOST, EXECUTION_CLAIMS, PermitClaim, Permits
 from ..core.ranges import Ranges
 from ..core.worker import ClaimMade, ClaimOver
 from ..envs.permits import Claimed, GiveBack, claimed_endpoint
+from ..models.waits import WaitNote, Waits
 
 LATE_S = 0.01
 """Time by which a block of a rate may begin late without putting off the next one, in seconds: a
 turn of the loop takes some of it, and a high rate is to be reached all the same."""
 
-TELL_AFTER_S = 1.0
-"""A rollout that has waited for less does not say so."""
 
-Waits: TypeAlias = Callable[[str | None], object]
-"""Takes what a rollout waits for; None when it does not wait any more."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Waiter:
+@final
+class _Waiter(WaitNote):
     """A claim of which the code waits."""
 
-    about: str
-    waits: Waits | None
-    since_s: float
-    granted: trio.Event = dataclasses.field(default_factory=trio.Event)
-    after_s: float = 0.0
-    tell_at_s: float = -math.inf
-    told: bool = False
+    def __init__(self, about: str, waits: Waits | None) -> None:
+        super().__init__(waits, trio.current_time())
+        self.what = f"a permit of {about}"
+        self.granted = trio.Event()
+        self.after_s = 0.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -106,10 +99,7 @@ class WorkerPermits:
             if pace.begin_s > now_s or not pace.turn.value
         }  # fmt: skip
         for waiter in self._waiting:
-            age_s = now_s - waiter.since_s
-            if waiter.waits is not None and age_s >= TELL_AFTER_S and now_s >= waiter.tell_at_s:
-                waiter.told, waiter.tell_at_s = True, now_s + age_s / 10
-                waiter.waits(f"for a permit of {waiter.about}, {age_s:.1f} s")
+            waiter.tell(now_s, waiter.what)
 
     async def claim(
         self, number: int, claimed: Claimed, waits: Waits | None, holds: int = 0
@@ -118,7 +108,7 @@ class WorkerPermits:
         the number of the claim, which is to be ended; of a rate, whose block is to be begun.
         RuntimeError if the execution would wait for what waits for it."""
         about = claimed.name.partition(":")[2]
-        waiter = _Waiter(about, waits, trio.current_time())
+        waiter = _Waiter(about, waits)
         if holds and not self._places.value:
             raise RuntimeError(
                 f"the rollouts of this worker have {CLAIMS_MOST} permits, those included for which "
@@ -131,8 +121,7 @@ class WorkerPermits:
             return await self._granted(number, claimed, waiter)
         finally:
             del self._waiting[waiter]
-            if waiter.told and waits is not None:
-                waits(None)
+            waiter.over()
 
     async def _granted(self, number: int, claimed: Claimed, waiter: _Waiter) -> int:
         claim = next(self._numbers)
