@@ -28,6 +28,7 @@ from trio_envserve.models.endpoints import parse_endpoints
 from trio_envserve.redaction import forms_of, redacted, without
 from trio_envserve.worker.failures import describe_exception, plain
 from trio_envserve.worker.outcomes import OutcomeMaker
+from trio_envserve.worker.runners import ExecutionContext
 from trio_envserve.worker.stacks import describe_request
 
 SECRET = "sk-proj/+S3CR3T=äß 0123456789"
@@ -162,7 +163,7 @@ async def test_a_result_with_a_secret_is_said_and_not_changed(
     made = OutcomeMaker(Runner(), worker="w0-1", incarnation=bytes(16), wire=WireLimits())  # type: ignore[arg-type]  # a stand-in
     for _ in range(2):
         status, payload = await made.of(  # type: ignore[misc]  # it is not a large one
-            "r", CodeResult("asked"), 0.0, trio.CancelScope(), lambda _: None, lambda _: None
+            "r", CodeResult("asked"), 0.0, trio.CancelScope(), ExecutionContext()
         )
         assert status == Status.RESULT
         assert secret in str(values.decode(bytes(payload)))

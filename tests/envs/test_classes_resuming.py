@@ -18,7 +18,7 @@ from trio_envserve.models.registry import open_models
 from trio_envserve.models.saved_tokens import completions_of, plain_tokens
 from trio_envserve.models.tokens import segments
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import open_runner
+from trio_envserve.worker.runners import ExecutionContext, open_runner
 
 
 class Lost(BaseException):
@@ -108,7 +108,8 @@ async def execute(
         async with open_runner(load(env), threads=2, models=models) as runner:
             asked: Any = {"kind": "rollout", "input": {}, "model_name": "m", **more}
             request = RolloutRequest(endpoint=endpoint, **asked)
-            return await runner.run(request, request_id="r", saves=router.saves, late=late)
+            context = ExecutionContext(saves=router.saves, late=late or Late())
+            return await runner.run(request, request_id="r", context=context)
 
 
 async def dies_at(turn: int, before: bytes | None = None, env: Any = Booking) -> SavesRouter:

@@ -19,7 +19,7 @@ from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion
 from trio_envserve.models.registry import open_models
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import open_runner
+from trio_envserve.worker.runners import ExecutionContext, open_runner
 
 
 def late_in(late_s: float) -> Late:
@@ -37,7 +37,9 @@ async def running(environment: Any, model: Any):
                 asked: Any = {"kind": "rollout", "model_name": "m", **more}
                 request = RolloutRequest(input=given, endpoint="scripted", **asked)
                 moment = late if isinstance(late, Late) else late_in(late)
-                return await runner.run(request, request_id="r", late=moment)
+                return await runner.run(
+                    request, request_id="r", context=ExecutionContext(late=moment)
+                )
 
             yield run
 

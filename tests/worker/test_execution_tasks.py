@@ -31,7 +31,7 @@ from trio_envserve.models.interface import Completion, RolloutModel
 from trio_envserve.worker.execution_tasks import PORTION, TURN_S, ExecutionTasks
 from trio_envserve.worker.outcomes import OutcomeMaker
 from trio_envserve.worker.parking import Parking
-from trio_envserve.worker.runners import open_runner
+from trio_envserve.worker.runners import ExecutionContext, open_runner
 from trio_envserve.worker.saves import Saves
 
 TRIO_NOTICES = tuple(map(int, trio.__version__.split(".")[:2])) >= (0, 31)
@@ -286,7 +286,7 @@ async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(autojump_cloc
         saves = Saves(lambda number, save: None, WIRE)
         tasks = ExecutionTasks(
             outcomes, Parking(lambda number, view: None, MIB),
-            lambda run: (print, print, saves.begin(run)),
+            lambda run: ExecutionContext(saves=saves.begin(run)),
             lambda *end: ended.append(end), trio.Event(),
         )  # fmt: skip
         nursery.start_soon(tasks.run)

@@ -15,6 +15,7 @@ from trio_envserve.envs import load
 from trio_envserve.models import ModelError
 from trio_envserve.models.interface import ContextFull
 from trio_envserve.worker.failures import EnvironmentFailure, code_of
+from trio_envserve.worker.runners import ExecutionContext
 
 ESSAY = [{"role": "user", "content": "Write."}]
 JUDGE = [{"role": "user", "content": "How good is it?"}]
@@ -483,7 +484,8 @@ async def test_a_rollout_says_that_it_waits_for_its_judge():
         asked = request(endpoint=run.policy_url, roles={"judge": run.judge_url})
         async with trio.open_nursery() as nursery:
             ask = run.runner.run
-            nursery.start_soon(lambda: ask(asked, request_id="a", noted=notes.append))
+            noted = ExecutionContext(noted=notes.append)
+            nursery.start_soon(lambda: ask(asked, request_id="a", context=noted))
             await until(lambda: judge.waiting)
             while not any(b"for the judge, " in note for note in notes):
                 run.runner.tell_waits()

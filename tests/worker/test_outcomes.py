@@ -18,6 +18,7 @@ from trio_envserve.foreign import CodeResult
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.outcomes import LargeValue, OutcomeMaker
+from trio_envserve.worker.runners import ExecutionContext
 
 WIRE = WireLimits()
 INCARNATION = bytes(range(16))
@@ -48,14 +49,6 @@ def body_of(given: Any) -> bytes:
     return values.encode(asked.to_body(), root="request", limits=WIRE)
 
 
-def said(piece: bytes) -> None:
-    """For deltas."""
-
-
-def noted(piece: bytes) -> None:
-    """For notes."""
-
-
 async def outcome_of(
     act: Callable[[], Any], wire: WireLimits = WIRE, scope: trio.CancelScope | None = None,
     asked: CodeResult | None = None,
@@ -64,8 +57,8 @@ async def outcome_of(
     make = maker(act, wire)
     await trio.sleep(3)
     return await make.of(
-        "r", asked or CodeResult("asked"), trio.current_time(), scope or trio.CancelScope(), said,
-        noted,
+        "r", asked or CodeResult("asked"), trio.current_time(), scope or trio.CancelScope(),
+        ExecutionContext(),
     )  # fmt: skip
 
 
@@ -285,7 +278,7 @@ async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:
     made = maker(act, WireLimits(message_bytes=200_000))
     asked = made.decoded_at_once(body_of(1))
     assert asked is not None
-    large = await made.of("r", asked, 0.0, trio.CancelScope(), said, noted)
+    large = await made.of("r", asked, 0.0, trio.CancelScope(), ExecutionContext())
     if isinstance(large, LargeValue):
         large = await made.of_large(large, 0.0)
     assert large[0] == Status.RESULT

@@ -21,6 +21,7 @@ from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.permits import LATE_S, WorkerPermits, _Pace
+from trio_envserve.worker.runners import ExecutionContext
 
 
 class Log:
@@ -382,7 +383,8 @@ async def test_what_a_rollout_waits_for_is_noted(autojump_clock: trio.testing.Mo
     async with opened(load(wait), threads=1) as runner, trio.open_nursery() as nursery:
         nursery.start_soon(lambda: runner.run(request(), request_id="ab#0"))
         await trio.sleep(0.1)
-        nursery.start_soon(lambda: runner.run(request(), request_id="ab#1", noted=notes.append))
+        noted = ExecutionContext(noted=notes.append)
+        nursery.start_soon(lambda: runner.run(request(), request_id="ab#1", context=noted))
         for _ in range(4):
             await trio.sleep(1.0)
             runner._permits.tell_waits()

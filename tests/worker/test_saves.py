@@ -22,6 +22,7 @@ from trio_envserve.core.values import DecodingError
 from trio_envserve.core.worker import ENDED, BeginRun
 from trio_envserve.envs import load
 from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.runners import ExecutionContext
 from trio_envserve.worker.saves import SaveCodec, Saves
 
 WIRE = WireLimits()
@@ -35,7 +36,8 @@ def record(state: Any, doing: str | None = None) -> dict[str, Any]:
 
 async def run(env: Any, router: SavesRouter, asked: Any = None) -> Any:
     async with opened(load(env), threads=4) as runner:
-        return await runner.run(asked or request(), request_id="ab#0", saves=router.saves)
+        context = ExecutionContext(saves=router.saves)
+        return await runner.run(asked or request(), request_id="ab#0", context=context)
 
 
 def saving(backend: str, body: Callable[..., Any]) -> Any:

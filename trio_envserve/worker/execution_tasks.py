@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import final
 
 import trio
 
@@ -30,8 +30,7 @@ from ..envs.late import Late
 from ..models.waits import EndpointWaits
 from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
-from .permits import WorkerPermits
-from .saves import ExecutionSaves
+from .runners import ExecutionContext
 from .stacks import REQUEST
 
 TURN_S = 0.05
@@ -42,10 +41,6 @@ PORTION = 256
 SHORTEST_S = 0.05
 """Shortest sleep of a task that looks how long an execution has worked, in seconds: one that waits
 for its model has as much time left after it as before."""
-
-Say: TypeAlias = Callable[[bytes], None]
-Begun: TypeAlias = tuple[Say, Say, ExecutionSaves]
-"""Takers of the deltas, the notes and the saves of an execution."""
 
 
 def _nursery() -> trio.Nursery:
@@ -64,10 +59,12 @@ class _Working:
     """Ends an execution that has worked for too long: the time in which its rollouts wait for the
     endpoint of their model is none."""
 
-    def __init__(self, working_s: float, began_s: float, scope: trio.CancelScope) -> None:
+    def __init__(
+        self, working_s: float, began_s: float, scope: trio.CancelScope, waits: EndpointWaits
+    ) -> None:
         self.working_s = working_s
         self.began_s = began_s
-        self.waits = EndpointWaits()
+        self.waits = waits
         self.over = trio.CancelScope(shield=True)
         """Cancelled once the code has ended."""
         self.passed = False
@@ -91,15 +88,14 @@ class ExecutionTasks:
     """The executions of one incarnation."""
 
     def __init__(
-        self, outcomes: OutcomeMaker, parking: Parking, begins: Callable[[BeginRun], Begun],
+        self, outcomes: OutcomeMaker, parking: Parking,
+        begins: Callable[[BeginRun], ExecutionContext],
         ended: Callable[[BeginRun, Outcome | None, float | None], None], done: trio.Event,
-        permits: WorkerPermits | None = None,
     ) -> None:  # fmt: skip
-        """``begins``: returns what takes the deltas, notes and saves of an execution.  ``permits``:
-        those of the worker; None: limits hold over the runner.  ``ended`` is
-        called with each end: with an outcome, or None if the execution was cancelled; and with the
-        time at which its code began, or None if it did not.  ``done`` is set when the worker's own
-        code has failed."""
+        """``begins`` is called when the code of an execution begins.  ``ended`` is called with each
+        end: with an outcome, or None if the execution was cancelled; and with the time at which
+        its code began, or None if it did not.  ``done`` is set when the worker's own code has
+        failed."""
         self.closing = False
         """Whether no further execution is to start."""
         self._outcomes = outcomes
@@ -107,7 +103,6 @@ class ExecutionTasks:
         self._begins = begins
         self._ended = ended
         self._done = done
-        self._permits = permits
         self._arrived: deque[tuple[BeginRun, trio.CancelScope, Late | None]] = deque()
         """Executions that have not started."""
         self._has_arrived = trio.Event()
@@ -193,16 +188,13 @@ class ExecutionTasks:
                         asked = await self._outcomes.decoded(run.body)
                     if not scope.cancel_called:
                         began_s = trio.current_time()
-                        permits = None if self._permits is None else self._permits.of(run.number)
-                        waits = None
+                        context = self._begins(run)
+                        if late is not None:
+                            context.late = late
                         if (working_s := _working_s(asked)) is not None:
-                            working = _Working(working_s, began_s, scope)
-                            waits = working.waits
+                            working = _Working(working_s, began_s, scope, context.waits)
                             _nursery().start_soon(working.run)
-                        made = self._outcomes.of(
-                            request, asked, began_s, scope, *self._begins(run),
-                            run.traceparent, permits, late, waits,
-                        )  # fmt: skip
+                        made = self._outcomes.of(request, asked, began_s, scope, context)
                         if run.traceparent is None:
                             outcome = await made
                         else:

@@ -17,7 +17,6 @@ A value that does not fit into a message is cut, its screenshots first: see
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, final
 
 import trio
@@ -28,9 +27,7 @@ from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
 from ..envs.cutting import smaller
-from ..envs.late import Late
 from ..envs.request import RolloutRequest
-from ..models.waits import EndpointWaits
 from ..redaction import found_in
 from ..turns import Threads
 from .failures import (
@@ -41,9 +38,7 @@ from .failures import (
     log,
     retry_after_of,
 )
-from .permits import ExecutionPermits
-from .runners import Runner
-from .saves import ExecutionSaves
+from .runners import ExecutionContext, Runner
 
 Outcome: TypeAlias = tuple[Status, SentBody]
 
@@ -83,21 +78,15 @@ class OutcomeMaker:
 
     async def of(
         self, request: str, asked: foreign.CodeResult, began_s: float,
-        scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
-        saves: ExecutionSaves | None = None, traceparent: str | None = None,
-        permits: ExecutionPermits | None = None, late: Late | None = None,
-        waits: EndpointWaits | None = None,
+        scope: trio.CancelScope, context: ExecutionContext,
     ) -> Outcome | LargeValue:  # fmt: skip
-        """Run the environment; returns the result, or an error with the reason.  ``said`` is called
-        with each delta, ``noted`` with each note, in any thread.  ``traceparent`` is the span of
-        the execution; ``permits``, ``late`` and ``waits`` are as :meth:`.Runner.run` has them."""
+        """Run the environment; returns the result, or an error with the reason."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
             value = await self._runner.run(
-                asked.value, request_id=request, here=True, said=said, noted=noted,
-                traceparent=traceparent, saves=saves, permits=permits, late=late, waits=waits,
-            )  # fmt: skip
+                asked.value, request_id=request, here=True, context=context
+            )
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:

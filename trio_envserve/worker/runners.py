@@ -72,6 +72,26 @@ from .resources import CarriedResources, ExecutionResources, resources_here
 from .saves import ExecutionSaves
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ExecutionContext:
+    """What one execution is given beside its request; by default, what it has without a router."""
+
+    said: Callable[[bytes], None] | None = None
+    """Called with each delta of a rollout, in any thread."""
+    noted: Callable[[bytes], None] | None = None
+    """Called with each note, in any thread."""
+    traceparent: str | None = None
+    """The span above those of model calls and of the code."""
+    permits: ExecutionPermits | None = None
+    """Where the code gets its permits; None: limits hold over the runner."""
+    late: Late = dataclasses.field(default_factory=Late)
+    """When its rollouts are late."""
+    waits: EndpointWaits = dataclasses.field(default_factory=EndpointWaits)
+    """Counts how long its rollouts wait for their model."""
+    saves: ExecutionSaves | None = None
+    """Keeps what its rollouts save; None: nothing is kept."""
+
+
 @final
 class Runner:
     """Runs requests on one environment.  Made by :func:`open_runner`."""
@@ -96,30 +116,20 @@ class Runner:
 
     async def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
-        said: Callable[[bytes], None] | None = None,
-        noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
-        permits: ExecutionPermits | None = None, late: Late | None = None,
-        waits: EndpointWaits | None = None, saves: ExecutionSaves | None = None,
+        context: ExecutionContext | None = None,
     ) -> Any:  # fmt: skip
         """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
-        errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
-        note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
-        ``permits``: where the code gets its permits; None: limits hold over this runner.
-        ``late``: when its rollouts are late; ``waits`` counts how long they wait for their model.
-        Without ``saves`` nothing that a rollout saves is kept.
+        errors and ``here``.
         """
+        context = context or ExecutionContext()
         found = request.endpoint, self.models.get(request.endpoint)
         for role in self._env.roles_of(request.roles):
             self.models.in_role(role, request.roles)
-        trace = tracing.NO_TRACE if traceparent is None else tracing.Trace(traceparent)
         scorer = scorer_of(self._env) if request.kind == "rescore" else None
         find: Find = no_policy if scorer is not None else lambda: found
-        permits = permits or self._permits.of(next(self._numbers))
-        job = _Job(
-            self, request, request_id, find, said, noted, trace, permits, late or Late(),
-            EndpointWaits() if waits is None else waits, saves,
-        )  # fmt: skip
+        permits = context.permits or self._permits.of(next(self._numbers))
+        job = _Job(self, request, request_id, find, permits, context)
         try:
             if scorer is not None:
                 return await self._attempts(_RescoreCode(scorer, job), here=here)
@@ -388,20 +398,17 @@ class _Job:
 
     def __init__(
         self, runner: Runner, request: RolloutRequest, request_id: str, find: Find,
-        said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
-        trace: tracing.Trace, permits: ExecutionPermits, late: Late, waits: EndpointWaits,
-        saves: ExecutionSaves | None,
+        permits: ExecutionPermits, context: ExecutionContext,
     ) -> None:  # fmt: skip
         self._runner = runner
         self._permits = permits
-        self.late = late
-        self._waits = waits
-        self.saves = saves
+        self._context = context
+        self.late = context.late
+        self.saves = context.saves
         self.resources: ExecutionResources | None = None
         """Those of the execution; None before the first one."""
-        self._trace = trace
-        self._said = said
-        self._noted = noted
+        above = context.traceparent
+        self._trace = tracing.NO_TRACE if above is None else tracing.Trace(above)
         self.request = request
         self._request_id = request_id
         self._find = find
@@ -421,7 +428,7 @@ class _Job:
         note = self._notes(member, attempt)
         name = self._request_id if alone else f"{self._request_id}/{member}"
         waits = functools.partial(_waits, note)
-        endpoint_waits = EndpointWaits(self._waits)
+        endpoint_waits = EndpointWaits(self._context.waits)
         asker = AskingRollout(
             name, self._request_id, member, attempt, waits, permit=self._permits.of_endpoint,
             endpoint_waits=endpoint_waits,
@@ -452,7 +459,7 @@ class _Job:
             cancelled=context.cancelled,
             endpoint=request.endpoint,
             usage=ModelUsage(self._runner.usage, waits=endpoint_waits),
-            delta=_delta(self._said if alone else None),
+            delta=_delta(self._context.said if alone else None),
             note=note,
             late=self.late,
             _in_role=in_role,
@@ -474,7 +481,7 @@ class _Job:
         always: dict[str, int] = {"attempt": attempt} if attempt > 1 else {}
         if self.request.kind == "group":
             always["member"] = member
-        return RolloutNotes(self._noted, **always)
+        return RolloutNotes(self._context.noted, **always)
 
 
 async def _unsaved(record: Mapping[str, Any]) -> None:

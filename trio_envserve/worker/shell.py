@@ -58,13 +58,13 @@ from ..net import MessageStream
 from ..redaction import hide_named
 from . import forks
 from .deltas import Deltas
-from .execution_tasks import Begun, ExecutionTasks
+from .execution_tasks import ExecutionTasks
 from .failures import EnvironmentFailure, log
 from .outcomes import Outcome, OutcomeMaker, described
 from .parking import Parking
 from .permits import WorkerPermits
 from .resources import WorkerResources
-from .runners import Runner, open_runner
+from .runners import ExecutionContext, Runner, open_runner
 from .saves import Saves
 
 
@@ -154,9 +154,7 @@ class _Shell:
         )
         runner.resources = self._resources
         self._permits = WorkerPermits(lambda given: self._do(core.take(given)))
-        self._tasks = ExecutionTasks(
-            outcomes, self._parking, self._begins, self._ended, self._done, self._permits
-        )
+        self._tasks = ExecutionTasks(outcomes, self._parking, self._begins, self._ended, self._done)
 
     async def run(self, touch: Callable[[float], None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -263,10 +261,12 @@ class _Shell:
         elif self._unsent and not self._has_unsent.is_set():
             self._has_unsent.set()
 
-    def _begins(self, run: BeginRun) -> Begun:
-        """What takes the deltas and the notes of an execution, in any thread, and its saves."""
-        noted = partial(self._noted.__setitem__, run.number)
-        return self._deltas.of(run.number), noted, self._saves.begin(run)
+    def _begins(self, run: BeginRun) -> ExecutionContext:
+        return ExecutionContext(
+            said=self._deltas.of(run.number), noted=partial(self._noted.__setitem__, run.number),
+            traceparent=run.traceparent, permits=self._permits.of(run.number),
+            saves=self._saves.begin(run),
+        )  # fmt: skip
 
     def _save_made(self, number: int, save: bytes) -> None:
         """Give the core a save of an execution."""
