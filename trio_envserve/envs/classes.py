@@ -102,9 +102,6 @@ CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Public methods that are not tools, and what they are called with."""
 
-RESERVED = frozenset({"reset", *CALLED})
-"""Public methods that are not tools."""
-
 RESUMING: Mapping[str, tuple[str, ...]] = MappingProxyType({"snapshot": (), "restore": ("state",)})
 """The same of a class that is resumable."""
 

@@ -36,7 +36,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, final
 
@@ -164,7 +164,7 @@ class Runner:
                 nursery.start_soon(run_member, member)
         return records
 
-    async def _attempts(self, code: _RolloutCode | _GroupCode | _RescoreCode, *, here: bool) -> Any:
+    async def _attempts(self, code: _RepeatedCode, *, here: bool) -> Any:
         """Repeat attempts until one returns a value, ``max_retries`` is used up, or it is late: a
         further attempt would have nothing to give.  Each begins with what is saved by then."""
         while code.attempt <= code.max_retries:
@@ -261,63 +261,78 @@ def _of_scorer(error: BaseException) -> BaseException:
     return failed
 
 
-@final
-class _RolloutCode:
-    """A rollout: alone, or a member of a group."""
+class _RepeatedCode:
+    """Code for members of a request, which is repeated if it fails."""
 
-    __slots__ = (
-        "_env", "_job", "_member", "_rollout", "_saved", "attempt", "late", "made", "max_retries",
-    )  # fmt: skip
-    during: Stage = "rollout"
+    during: Stage
 
-    def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
-        self._env = env
+    def __init__(self, job: _Job, members: Sequence[int]) -> None:
         self._job = job
-        self._member = member
+        self._members = members
         self.late = job.late
         self.made: list[AttemptMade] = []
         self.attempt = 1
         self.max_retries = job.request.max_retries
+        self._saved: list[Mapping[str, Any] | None]
+        """What each member had saved before the attempt."""
+        self._rollouts: list[Rollout]
 
     async def begin(self) -> None:
-        """Read what was saved before this attempt."""
-        self._saved = await _saved(self._job, self._member, self)
+        """Read what was saved before this attempt.  Raises :class:`EnvironmentFailure` for bytes
+        that are no save."""
+        saves = self._job.saves
+        try:
+            self._saved = [
+                None if saves is None else await saves.saved(member) for member in self._members
+            ]
+        except DecodingError as error:
+            raise EnvironmentFailure(error, attempts=self.attempt, during=self.during) from error
 
     def __call__(self, context: RunContext) -> Any:
-        self._rollout = self._job.rollout(context, self._member, self, self._saved)
-        return self._env.run_rollout(self._rollout)
+        self._rollouts = [
+            self._job.rollout(context, member, self, saved)
+            for member, saved in zip(self._members, self._saved, strict=True)
+        ]
+        return self._run()
+
+    def _run(self) -> Any:
+        raise NotImplementedError
+
+    def finish(self, value: Any) -> Any:
+        """See :meth:`_Code.finish`."""
+        raise NotImplementedError
+
+
+@final
+class _RolloutCode(_RepeatedCode):
+    """A rollout: alone, or a member of a group."""
+
+    during = "rollout"
+
+    def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
+        super().__init__(job, (member,))
+        self._env = env
+
+    def _run(self) -> Any:
+        return self._env.run_rollout(self._rollouts[0])
 
     def finish(self, value: Any) -> Any:
         """The result with the recorded data, and with the wanted columns of its state."""
         value = trim_state(value, self._job.request.state_columns)
-        return recorded(value, self._rollout)
+        return recorded(value, self._rollouts[0])
 
 
 @final
-class _GroupCode:
+class _GroupCode(_RepeatedCode):
     """A group that the environment runs itself."""
 
-    during: Stage = "group"
+    during = "group"
 
     def __init__(self, run_group: Callable[[list[Rollout]], Any], job: _Job) -> None:
+        super().__init__(job, range(len(job.request.inputs)))
         self._run_group = run_group
-        self._job = job
-        self._members = range(len(job.request.inputs))
-        self.late = job.late
-        self.made: list[AttemptMade] = []
-        self.attempt = 1
-        self.max_retries = job.request.max_retries
 
-    async def begin(self) -> None:
-        """Read what was saved before this attempt."""
-        self._saved = [await _saved(self._job, member, self) for member in self._members]
-
-    def __call__(self, context: RunContext) -> Any:
-        make = self._job.rollout
-        self._rollouts = [
-            make(context, member, self, saved)
-            for member, saved in zip(self._members, self._saved, strict=True)
-        ]
+    def _run(self) -> Any:
         return self._run_group(list(self._rollouts))
 
     def finish(self, values: Any) -> Any:
@@ -335,36 +350,22 @@ class _GroupCode:
         ]
 
 
-async def _saved(job: _Job, member: int, code: _Code) -> Mapping[str, Any] | None:
-    """The newest saved record of a member.  Raises :class:`EnvironmentFailure` for bytes that are
-    none."""
-    if job.saves is None:
-        return None
-    try:
-        return await job.saves.saved(member)
-    except DecodingError as error:
-        raise EnvironmentFailure(error, attempts=code.attempt, during=code.during) from error
-
-
 @final
-class _RescoreCode:
+class _RescoreCode(_RepeatedCode):
     """The scorer of a stored result."""
 
-    during: Stage = "rescore"
+    during = "rescore"
 
     def __init__(self, scorer: Callable[[Rollout, Any], Any], job: _Job) -> None:
+        super().__init__(job, (0,))
         self._scorer = scorer
-        self._job = job
-        self.attempt = 1
-        self.made: list[AttemptMade] = []
-        self.late = job.late
-        self.max_retries = job.request.max_retries
 
     async def begin(self) -> None:
-        """Nothing: a scorer begins anew."""
+        """Nothing is read: a scorer begins anew."""
+        self._saved = [None]
 
-    def __call__(self, context: RunContext) -> Any:
-        rollout = self._job.rollout(context, 0, self, None)
+    def _run(self) -> Any:
+        (rollout,) = self._rollouts
         self._value = rollout.input["value"]
         self._rollout = dataclasses.replace(rollout, input=rollout.input["input"])
         return self._scorer(self._rollout, self._value)
