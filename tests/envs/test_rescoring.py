@@ -61,6 +61,13 @@ async def test_a_result_takes_the_place_of_the_stored_one():
     assert value == {"reward": 1.0, "why": "7"}
 
 
+async def test_named_rewards_of_a_whole_result_are_those_of_its_records():
+    """The records had none, though the result counts."""
+    value = await scored(scorer(lambda rollout, value: {**value, "reward": {"a": 1, "b": 0.5}}))
+    assert value["reward"] == {"a": 1, "b": 0.5}
+    assert [each["reward"] for each in value["segments"]] == [1.5, 1.5]
+
+
 async def test_a_result_that_is_no_mapping_stays_beside_its_reward():
     assert await scored(scorer(1), "text") == {"reward": 1.0, "value": "text"}
 

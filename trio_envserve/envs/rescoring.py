@@ -13,14 +13,13 @@ roles are those of the new scorer; what else the result has stays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.errors import ConfigError
 from .interface import Rollout
 from .loading import LoadedEnvironment
-from .rewards import REWARD, number_of, scores_of
+from .rewards import REWARD, reward_in, scores_of
 
 _SCORES = ("reward", "rewards", "no_reward")
 """Fields that a scorer has made."""
@@ -54,8 +53,7 @@ def rescored(value: Any, given: Any, rollout: Rollout) -> Any:
     if roles or usage:
         made["usage"] = {**usage, "roles": roles} if roles else usage
     if isinstance(made.get("segments"), list | tuple):
-        reward = number_of(made[REWARD])
-        reward = reward if reward is not None and math.isfinite(reward) else None
+        reward, _ = reward_in(made)
         made["segments"] = [
             {**each, REWARD: reward} if isinstance(each, Mapping) else each
             for each in made["segments"]
