@@ -402,6 +402,24 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         ),
         Good({"versions": ((0, "7"), (2, "8"))}),
     ),
+    "streamed: the weights change, and nobody says which tokens are whose": (
+        # All of them were told as sampled by the last version.
+        stream(
+            {**piece(content="a"), "weight_version": 7},
+            {**piece(content="b"), "weight_version": 8},
+            {**piece("stop"), "weight_version": 8},
+            {"choices": [], "sglext": {"input_ids": [1], "output_ids": [[1, 2, 3]]}},
+        ),
+        Good({"versions": (), "version": None}),
+    ),
+    "streamed: the weights change before the first token": (
+        stream(
+            {**piece(), "weight_version": 7},
+            {**piece(content="a", choice={"token_ids": [1]}), "weight_version": 8},
+            {**piece("stop"), "weight_version": 8},
+        ),
+        Good({"versions": ((0, "7"), (0, "8")), "version": "8"}),
+    ),
     "streamed: the version comes last": (
         stream(piece(content="a", choice={"token_ids": [1]}), {**piece("stop"), "weight_version":
                "7"}),
@@ -549,6 +567,7 @@ def _check(completion, expected):
         "finish_reason": completion.finish_reason,
         "per_token": completion.per_token,
         "versions": completion.version_starts,
+        "version": completion.weight_version,
         "logprobs": list(completion.logprobs or ()),
         "message": completion.message,
         "usage": (completion.prompt_tokens, completion.completion_tokens),

@@ -270,6 +270,8 @@ class _Draft:
         self._logprobs: Logprobs | None = None
         self._usage: Mapping[str, Any] = {}
         self._version_starts: list[tuple[int, str]] = []
+        self._is_told_apart = True
+        """Whether the tokens of each version are known."""
         self._per_token: dict[str, list[Any]] = {}
         self._model = ""
 
@@ -313,6 +315,11 @@ class _Draft:
                 elif self._version_starts[-1][1] != version:
                     tokens = len(self._response_ids or self._logprobs or ())
                     self._version_starts.append((tokens, version))
+                    self._is_told_apart &= bool(tokens) or not self._has_sampled
+
+    @property
+    def _has_sampled(self) -> bool:
+        return any(self._text) or bool(self._reasoning) or self._calls.begun
 
     def _add_choice(self, choice: Mapping[str, Any], field: str) -> None:
         if choice.get("error"):
@@ -404,6 +411,7 @@ class _Draft:
             if ids is not None and len(items) != len(ids):
                 text = f"gave {len(items)} items of {name} for {len(ids)} tokens"
                 raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
+        starts = tuple(self._version_starts) if self._is_told_apart else ()
         return Completion(
             text=text,
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
@@ -417,8 +425,8 @@ class _Draft:
             prompt_ids=self._prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
-            weight_version=self._version_starts[-1][1] if self._version_starts else None,
-            version_starts=tuple(self._version_starts),
+            weight_version=starts[-1][1] if starts else None,
+            version_starts=starts,
             per_token=self._per_token,
             answered_by=self._model,
         )

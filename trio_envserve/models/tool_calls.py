@@ -38,6 +38,11 @@ class ToolCalls:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is any."""
+        return bool(self._calls)
+
     def add(self, given: Mapping[str, Any]) -> None:
         """Take a whole call."""
         self._begin(given, None).take(given)
