@@ -182,9 +182,7 @@ def response_of(answers: Sequence[Completion], *, model: str = "") -> dict[str, 
     """
     output: list[dict[str, Any]] = []
     for answer in answers:
-        items = [_call(call.record) for call in answer.tool_calls]
-        if answer.text or not items:
-            items.insert(0, _message(answer.text))
+        items = [*_items(answer.message)] or [_message("")]
         if None not in (answer.prompt_ids, answer.response_ids, answer.logprobs):
             items[-1] |= {
                 "prompt_token_ids": answer.prompt_ids,

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, cast, final
 
@@ -216,18 +216,6 @@ class ToolLoop:
             },
         }
 
-    async def _saved_in_time(self) -> bool:
-        """Save; False if the rollout is late before that is safe."""
-        left_s = self._rollout.late.left_s()
-        if left_s == math.inf:
-            await self._save()
-            return True
-        ended = await self._methods.within(self._save, left_s)
-        if isinstance(ended.error, TookTooLong):
-            return False
-        ended.unwrap()
-        return True
-
     async def _save(self) -> None:
         """Save what a further execution needs to go on with this turn."""
         state = {
@@ -255,16 +243,20 @@ class ToolLoop:
         while self._turns < self._options.max_turns:
             if self._rollout.late.is_set():
                 return "deadline"
-            if self._resumable and not await self._saved_in_time():
-                return "deadline"
-            reference = await self._reference(script)
             try:
-                completion = await self._asked_in_time(reference)
+                if self._resumable:
+                    await self._in_time(self._save)
+                reference = await self._reference(script)
+                completion: Completion = await self._in_time(
+                    functools.partial(
+                        self._rollout.ask, self._messages, tools=self._schemas, reference=reference
+                    )
+                )
             except ContextFull:
                 if not self._turns:
                     raise  # the input's doing: the model has said nothing
                 return "context"
-            if completion is None:
+            except TookTooLong:
                 return "deadline"
             self._turns += 1
             self._completions.append(completion)
@@ -283,20 +275,14 @@ class ToolLoop:
             self._messages.append({"role": "user", "content": said})
         return "max_turns"
 
-    async def _asked_in_time(self, reference: str | None) -> Completion | None:
-        """The model's answer; None if the rollout is late before it comes."""
-        ask = functools.partial(
-            self._rollout.ask, self._messages, tools=self._schemas, reference=reference
-        )
+    async def _in_time(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """The value of some work.  Raises TookTooLong if the rollout is late before it is there."""
         left_s = self._rollout.late.left_s()
         if left_s == math.inf:
-            return await ask()
+            return await work()
         if not left_s:
-            return None
-        ended = await self._methods.within(ask, left_s)
-        if isinstance(ended.error, TookTooLong):
-            return None
-        return cast(Completion, ended.unwrap())
+            raise TookTooLong
+        return (await self._methods.within(work, left_s)).unwrap()
 
     async def _reference(self, script: Iterator[str] | None) -> str | None:
         """The environment's own next answer; None if it has none."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import TypeAlias, cast, final
 from urllib.parse import urlsplit
@@ -108,16 +108,12 @@ class Models:
     def in_role(self, role: str, roles: Mapping[str, str]) -> tuple[str, Model]:
         """The endpoint that plays a role, and its client: that which ``roles`` names, or else the
         endpoint of that name in the file.  Raises :class:`ConfigError`."""
-        endpoint = roles.get(role)
-        if endpoint is None:
-            endpoint = role
-            if role not in self._in_file:
-                _check_in_file(role, roles)
-                self._in_file.add(role)
-        try:
+        if role not in roles and role not in self._in_file:
+            _check_in_file(role, roles)
+            self._in_file.add(role)
+        endpoint = roles.get(role, role)
+        with _named(role):
             return endpoint, self.get(endpoint)
-        except ConfigError as error:
-            raise ConfigError(f"the role {role!r:.200}: {error}") from error
 
     def tell_waits(self) -> None:
         """Called with each beat of the worker: rollouts say what they wait for."""
@@ -152,10 +148,17 @@ def check_roles(roles: Mapping[str, str], needed: Iterable[str] = ()) -> None:
     for role in {**roles, **dict.fromkeys(needed)}:
         if role not in roles:
             _check_in_file(role, roles)
-        try:
+        with _named(role):
             check_endpoint(roles.get(role, role))
-        except ConfigError as error:
-            raise ConfigError(f"the role {role!r:.200}: {error}") from error
+
+
+@contextmanager
+def _named(role: str) -> Iterator[None]:
+    """Let a :class:`ConfigError` of this block name the role."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"the role {role!r:.200}: {error}") from error
 
 
 def _check_in_file(role: str, roles: Mapping[str, str]) -> None:

@@ -34,13 +34,15 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
 from .. import foreign
+from ..carrier import WorkCarrier
 from ..core.stack_frames import named
 from ..envs.interface import Backend
 from ..foreign import CodeResult
@@ -186,16 +188,7 @@ class _MixedBackend:
         self._trio = _TrioBackend()
 
     async def call(self, call: Call) -> CodeResult:
-        async with trio.open_nursery() as nursery:
-            calls = LoopCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, TrioCarrier(calls))
-            nursery.start_soon(_watch, calls)
-            try:
-                ended = await self._trio.call(call, context)
-            finally:
-                calls.cancel()
-                nursery.cancel_scope.cancel()
-        return ended
+        return await _with_calls(TrioCarrier, partial(self._trio.call, call))
 
     call_here = call
 
@@ -206,24 +199,34 @@ class _ThreadBackend:
         self._limiter = trio.CapacityLimiter(threads)
 
     async def call(self, call: Call) -> CodeResult:
-        async with trio.open_nursery() as nursery:
-            calls = LoopCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, ThreadCarrier(calls))
-            nursery.start_soon(_watch, calls)
-            try:
-                name = request_name()
-                ended = await trio.to_thread.run_sync(
-                    _named(_in_thread, name), call, context, limiter=self._limiter,
-                    thread_name=name or None,
-                )  # fmt: skip
-            except trio.Cancelled as exc:  # noqa: ASYNC103
-                ended = CodeResult(error=exc)  # while waiting for a thread: nothing has started
-            finally:
-                calls.cancel()
-                nursery.cancel_scope.cancel()
-        return ended
+        return await _with_calls(ThreadCarrier, partial(self._in_thread, call))
+
+    async def _in_thread(self, call: Call, context: RunContext) -> CodeResult:
+        name = request_name()
+        try:
+            return await trio.to_thread.run_sync(
+                _named(_in_thread, name), call, context, limiter=self._limiter,
+                thread_name=name or None,
+            )  # fmt: skip
+        except trio.Cancelled as exc:  # noqa: ASYNC103
+            return CodeResult(error=exc)  # while waiting for a thread: nothing has started
 
     call_here = call
+
+
+async def _with_calls(
+    carrier: Callable[[LoopCalls], WorkCarrier], run: Callable[[RunContext], Awaitable[CodeResult]]
+) -> CodeResult:
+    """Run code that has threads, for which a cancel is noticed here."""
+    async with trio.open_nursery() as nursery:
+        calls = LoopCalls(nursery)
+        nursery.start_soon(_watch, calls)
+        try:
+            ended = await run(RunContext(lambda: calls.cancelled, carrier(calls)))
+        finally:
+            calls.cancel()
+            nursery.cancel_scope.cancel()
+    return ended
 
 
 async def _watch(calls: LoopCalls) -> None:
