@@ -433,7 +433,7 @@ def endpoint_table() -> str:
     lines = ["| field | meaning | default |", "|---|---|---|"]
     for name, each in options_of(Endpoint).items():
         default = json.dumps(each.default).removesuffix(".0")
-        shown = "" if each.default in ("", ()) else f"`{default}`"
+        shown = "" if each.default in ("", (), None) else f"`{default}`"
         lines.append(f"| `{name}` | {each.help} | {each.shown or shown} |")
     return "\n".join(lines)
 

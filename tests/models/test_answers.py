@@ -590,7 +590,7 @@ async def test_a_cut_answer_leaves_nothing_in_the_next_one(streamed):
 
 
 def test_a_further_ending_is_good_where_the_endpoint_has_it():
-    where = Where(url="http://x/v1", finish_reasons=["repetition"])
+    where = Where(url="http://x/v1", finish_reasons=("repetition",))
     data = json.dumps(whole(reason="repetition")).encode()
     assert read_answer(data, where).finish_reason == "repetition"
     with pytest.raises(ChatProblem, match="'repetition'"):

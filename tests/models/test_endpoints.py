@@ -52,7 +52,7 @@ WRONG = {
     "a key as name": ('[a]\nurl = "http://x"\nkey_env = "sk-1"', "not the key"),
     "a scheme": ('[a]\nurl = "ftp://x"', "http://HOST:PORT/v1, not 'ftp://x'"),
     "two of them": ('[a]\nurl = "http://x"\nurls = ["http://y"]', "a url, or a list of urls"),
-    "no list": ('[a]\nurls = "http://x"', "urls must be a list of texts"),
+    "no list": ('[a]\nurls = "http://x"', "urls is a list of texts"),
     "a word of keep": ('[a]\nurl = "http://x"\nkeep = "all"', "keep is one of tools, always, n"),
     "a field of a header": (
         '[a]\nurl = "http://x"\nheaders = { X-S = "{rolout}" }',
@@ -85,7 +85,7 @@ WRONG = {
     ),
     "no time": ('[a]\nurl = "http://x"\nwhole_s = 0', "whole_s is a number of seconds above 0"),
     "nan": ('[a]\nurl = "http://x"\nwhole_s = nan', "whole_s is a number of seconds above 0"),
-    "no body": ('[a]\nurl = "http://x"\nbody = 1', "body must be a table"),
+    "no body": ('[a]\nurl = "http://x"\nbody = 1', "body is a table"),
 }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,48 +53,21 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_FIELDS = frozenset({"key", "api_key", "apikey", "token", "secret"})
 
 
-def _texts(name: str) -> Callable[[Any], tuple[str, ...]]:
-    """Reads a list of texts."""
-
-    def read(given: Any) -> tuple[str, ...]:
-        listed = isinstance(given, list | tuple)
-        if not listed or not all(isinstance(each, str) and each for each in given):
-            raise ConfigError(f"{name} must be a list of texts")
-        return tuple(given)
-
-    return read
-
-
-def _table(name: str) -> Callable[[Any], Mapping[str, Any]]:
-    """Reads a table; nothing is an empty one."""
-
-    def read(given: Any) -> Mapping[str, Any]:
-        if not isinstance(given, Mapping) and given != ():
-            raise ConfigError(f"{name} must be a table")
-        return dict(given)
-
-    return read
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """An OpenAI-compatible endpoint.  Raises :class:`ConfigError` if a field is wrong."""
 
     url: str = option("", "the address, required unless there are `urls`")
-    urls: Sequence[str] = option(
-        (), "several addresses of one model, see below", make=_texts("urls")
-    )
+    urls: tuple[str, ...] = option((), "several addresses of one model, see below")
     model: str = option("", "the model's name there, for requests without `model_name`")
     key_env: str = option("", "the name of the environment variable with the key", shown="no key")
     ca_file: str = option(
         "", "certificates to trust (PEM), for an authority of your own", shown="the system's"
     )
     body: Mapping[str, Any] = option(
-        (), "further fields of each request; sampling arguments override them", make=_table("body")
+        dict, "further fields of each request; sampling arguments override them"
     )
-    headers: Mapping[str, str] = option(
-        (), "further headers of each request, see below", make=_table("headers")
-    )
+    headers: Mapping[str, str] = option(dict, "further headers of each request, see below")
     stream: bool = option(False, "whether answers are streamed")
     keep: str = option(
         "tools",
@@ -102,14 +75,11 @@ class Endpoint:
         "the user), `always` or `never`",
         choices=("tools", "always", "never"),
     )
-    finish_reasons: Sequence[str] = option(
-        (), "further reasons to finish that end an answer", make=_texts("finish_reasons")
-    )
-    per_token: Sequence[str] = option(
+    finish_reasons: tuple[str, ...] = option((), "further reasons to finish that end an answer")
+    per_token: tuple[str, ...] = option(
         ("routed_experts",),
         "fields of an answer's choice with an item for each sampled token, which go into "
         "[segments](#tokens-for-training)",
-        make=_texts("per_token"),
     )
     concurrency: int = option(
         512, "most requests at a time for each worker; further calls wait", least=1
