@@ -131,12 +131,10 @@ def test_named_rewards_and_metrics():
 
 
 def test_tokens_and_model_calls_are_added_where_results_have_them():
-    numpy = pytest.importorskip("numpy")
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "retries": 1, "model": "x", "bad": -1}
-    assert usage_of({"usage": usage, "model_calls": 2}) == {
-        "prompt_tokens": 10, "completion_tokens": 3, "retries": 1, "model_calls": 2,
+    assert usage_of({"usage": usage}) == {
+        "prompt_tokens": 10, "completion_tokens": 3, "retries": 1,
     }  # fmt: skip
-    assert usage_of({"response_ids": numpy.arange(7)}) == {"completion_tokens": 7}
     judge = {"calls": 2, "prompt_tokens": 7, "bad": 1, "failed": -1}
     of_roles = usage_of({"usage": {"calls": 1, "roles": {"a.b": judge, "x": [judge], "y": None}}})
     assert of_roles == {"calls": 1, "a.b.calls": 2, "a.b.prompt_tokens": 7}

@@ -37,11 +37,6 @@ Name: TypeAlias = tuple[int, int]
 FAULTS = tuple(fault.value for fault in Fault)
 """The parties that errors are put down to."""
 
-_TOKENS = {
-    "prompt_ids": "prompt_tokens", "response_ids": "completion_tokens",
-}  # fmt: skip
-"""Arrays of tokens in a result, and what their lengths count."""
-
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 _USAGE_WORDS = {
@@ -49,7 +44,7 @@ _USAGE_WORDS = {
     "waited_s": "seconds of waiting for the model",
 }  # fmt: skip
 
-_COUNTS = frozenset({*_USAGE_WORDS, *_TOKENS.values()})
+_COUNTS = frozenset({*_USAGE_WORDS, "prompt_tokens", "completion_tokens"})
 """Counts of a further model's usage."""
 
 _UNREAD: Final = object()
@@ -278,23 +273,13 @@ def scores_of(value: Any) -> tuple[float | None, str, dict[str, float]]:
 
 
 def usage_of(value: Any) -> dict[str, float]:
-    """The tokens and model calls of a result: the numbers in ``usage``,
-    ``model_calls``, and the lengths of arrays of tokens where usage has no count."""
-    if not isinstance(value, Mapping):
+    """The tokens and model calls of a result: the numbers in its ``usage``."""
+    usage = value.get("usage") if isinstance(value, Mapping) else None
+    if not isinstance(usage, Mapping):
         return {}
-    found: dict[str, float] = {}
-    usage = value.get("usage")
-    if isinstance(usage, Mapping):
-        numbers = {str(name): number_of(item) for name, item in usage.items()}
-        found |= {n: each for n, each in numbers.items() if each is not None and each >= 0}
-        found |= _usage_of_roles(usage.get("roles"))
-    calls = number_of(value.get("model_calls"))
-    if calls is not None and calls >= 0:
-        found.setdefault("model_calls", calls)
-    for array, name in _TOKENS.items():
-        length = _length(value.get(array))
-        if length is not None:
-            found.setdefault(name, length)
+    numbers = {str(name): number_of(item) for name, item in usage.items()}
+    found = {name: each for name, each in numbers.items() if each is not None and each >= 0}
+    found |= _usage_of_roles(usage.get("roles"))
     return {name: number for name, number in found.items() if math.isfinite(number)}
 
 
@@ -316,13 +301,6 @@ def usage_words(name: str) -> str:
     if dot and count in _COUNTS:
         return f"{role}: {usage_words(count)}"
     return _USAGE_WORDS.get(name, name.replace("_", " "))
-
-
-def _length(value: Any) -> int | None:
-    if isinstance(value, list):
-        return len(value)
-    shape = getattr(value, "shape", None)
-    return int(shape[0]) if isinstance(shape, tuple) and len(shape) == 1 else None
 
 
 def _failure(outcome: Outcome) -> RolloutFailure | None:
