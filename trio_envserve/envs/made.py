@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, final
 
 from ..carrier import WorkCarrier
@@ -244,10 +243,7 @@ class ProcessBlock:
         self._process = process = await self._carrier.call(self._start, lambda made: made.end())
         return RolloutProcess(process, self._carrier)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *error: object) -> None:
         if self._process is not None:
             self._carrier.soon(self._process.end)  # also where the rollout is cancelled
             # A cancelled caller need not wait: the end is under way.
@@ -258,10 +254,7 @@ class ProcessBlock:
         self._process = process = self._carrier.call_sync(self._start)
         return BlockingProcess(process, self._carrier)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         if self._process is not None:
             self._carrier.soon(self._process.end)
             self._carrier.call_sync(self._process.aclose)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, final
 
 from ..carrier import Work, WorkCarrier
@@ -45,10 +44,7 @@ class Permit:
             carrier, claim = self._claim
             self._begun(carrier, await carrier.call(claim, carrier.soon))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *error: object) -> None:
         self._give_back()
 
     def __enter__(self) -> None:
@@ -56,10 +52,7 @@ class Permit:
             carrier, claim = self._claim
             self._begun(carrier, carrier.call_sync(claim))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         self._give_back()
 
     def _begun(self, carrier: WorkCarrier, give_back: GiveBack) -> None:

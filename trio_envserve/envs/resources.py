@@ -15,7 +15,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
@@ -94,10 +94,7 @@ class Resource:
             raise
         return self._made.handle
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *error: object) -> None:
         try:
             await self._keeper.close(self._made)  # noqa: ASYNC102  # shields itself, with limits
         finally:
@@ -112,10 +109,7 @@ class Resource:
             raise
         return self._made.handle
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         try:
             self._keeper.close_sync(self._made)
         finally:

@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
 from typing import Any, Final, TypeAlias, final
 
 from ..carrier import Work, WorkCarrier
@@ -210,12 +209,9 @@ class SandboxBlock:
         sandbox: Sandbox = await self._block.__aenter__()
         return sandbox
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:  # fmt: skip
+    async def __aexit__(self, *error: Any) -> bool | None:
         # What it awaits shields itself, and has limits.
-        ended: bool | None = await self._block.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+        ended: bool | None = await self._block.__aexit__(*error)  # noqa: ASYNC102
         return ended
 
     def __enter__(self) -> Sandbox:
@@ -223,11 +219,8 @@ class SandboxBlock:
         sandbox: Sandbox = self._block.__enter__()
         return sandbox
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:  # fmt: skip
-        ended: bool | None = self._block.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> bool | None:
+        ended: bool | None = self._block.__exit__(*error)
         return ended
 
     @asynccontextmanager
