@@ -122,8 +122,10 @@ def slow(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """What is broken on purpose is caught, each by the check that is for it."""
     install(session, "test")
+    every = Path("tests").rglob("test_*.py")
+    files = [str(path) for path in every if "mark.mutants" in path.read_text(encoding="utf-8")]
     chosen = ["-m", "mutants and not slow", *session.posargs]
-    session.run("python", "-m", "pytest", *PARALLEL, *IN_ORDER, *chosen)
+    session.run("python", "-m", "pytest", *PARALLEL, *IN_ORDER, *chosen, *files)
 
 
 @nox.session
