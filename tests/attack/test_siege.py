@@ -14,7 +14,7 @@ import trio
 
 from tests.attack.enemy import burn
 from tests.attack.run import Siege, VictimLost, make_plan
-from tests.cli.commands import Finished, check_nothing_left, command
+from tests.cli.commands import Finished, check_nothing_left, forked
 from tests.rig.rig import EVENTS, Rig
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.lab.processes import Process, program
@@ -32,7 +32,7 @@ HARMLESS = (
 
 async def siege(folder: Path, *arguments: str) -> Finished:
     with trio.fail_after(900):
-        async with command(folder, *arguments, module="tests.attack") as running:
+        async with forked(folder, *arguments, module="tests.attack") as running:
             done = await running.wait()
     done.check_no_traceback()
     return done
@@ -99,7 +99,7 @@ async def test_server_that_answers_wrongly_turns_it_red(tmp_path, only, fault, b
 
 @pytest.mark.slow
 async def test_interrupted_siege_leaves_nothing(tmp_path):
-    async with command(tmp_path, "--keep", "kept", module="tests.attack") as running:
+    async with forked(tmp_path, "--keep", "kept", module="tests.attack") as running:
         await running.said("small, round 0")
         running.signal(signal.SIGINT)
         done = await running.wait()

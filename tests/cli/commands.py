@@ -234,10 +234,13 @@ def _forking() -> socket.socket:
     return ours
 
 
-def _fork(folder: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[Fork, Path]:
+def _fork(
+    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
+) -> tuple[Fork, Path]:
     """A command in a fork of a process that has imported it, and the file of its standard error."""
     asked = {
-        "arguments": arguments, "folder": str(folder), "environ": _environment(folder, environ)
+        "module": module, "arguments": arguments, "folder": str(folder),
+        "environ": _environment(folder, environ),
     }  # fmt: skip
     err = _new_err(folder)
     (said, out), (told, report) = os.pipe(), os.pipe()
@@ -262,10 +265,12 @@ async def command(
 
 
 @asynccontextmanager
-async def forked(folder: Path, *arguments: str, **environ: str) -> AsyncIterator[Running]:
+async def forked(
+    folder: Path, *arguments: str, module: str = "trio_envserve", **environ: str
+) -> AsyncIterator[Running]:
     """Start the command in ``folder``, in a fork of a process that has imported it, and kill it at
     the end of the block.  For whatever does not look at how a process begins."""
-    async with _running(*_fork(folder, arguments, environ)) as running:
+    async with _running(*_fork(folder, module, arguments, environ)) as running:
         yield running
 
 

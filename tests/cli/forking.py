@@ -1,13 +1,13 @@
 """Forks a process for each command of a test that need not begin as a process of its own.
 
 To import the command takes longer than most commands take.  So this process imports it once,
-and each request becomes a child, which goes on as ``python -m trio_envserve`` would, or, if its
-first argument is a program's file, as ``python -W error FILE``.  A
-request is a packet on the socket whose descriptor is the argument of this program: a JSON
-object with the arguments, the folder and the environment of a command, and the descriptors of
-its standard output, of its standard error, and of a pipe for its process ID, in a line, and its
-exit code, once it has ended.  A command is
-killed once nobody reads that pipe any more.  With the socket all of them end.
+and each request becomes a child, which goes on as ``python -m MODULE`` would, or, if its first
+argument is a program's file, as ``python -W error FILE``.  A request is a packet on the socket
+whose descriptor is the argument of this program: a JSON object with the module, the arguments,
+the folder and the environment of a command, and the descriptors of its standard output, of its
+standard error, and of a pipe for its process ID, in a line, and its exit code, once it has
+ended.  A command is killed once nobody reads that pipe any more.  With the socket all of them
+end.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Child(NamedTuple):
     """Where its exit code goes."""
 
 
-def fork_commands(link: socket.socket) -> list[str]:
-    """Fork for each request.  Returns in the children only, each with its arguments."""
+def fork_commands(link: socket.socket) -> tuple[str, list[str]]:
+    """Fork for each request.  Returns in the children only, each with its module and arguments."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     children: dict[int, Child] = {}
@@ -83,7 +83,7 @@ def fork_commands(link: socket.socket) -> list[str]:
                 os.close(each)
 
 
-def become(asked: dict[str, Any], out: int, err: int, report: int) -> list[str]:
+def become(asked: dict[str, Any], out: int, err: int, report: int) -> tuple[str, list[str]]:
     """Take the folder, the environment and the standard streams of a command."""
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -91,20 +91,19 @@ def become(asked: dict[str, Any], out: int, err: int, report: int) -> list[str]:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environ"])
-    sys.path[0] = asked["folder"]
-    arguments: list[str] = asked["arguments"]
-    return arguments
+    sys.path[:1] = [asked["folder"], *os.environ["PYTHONPATH"].split(os.pathsep)]
+    return asked["module"], asked["arguments"]
 
 
 if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(f"trio_envserve.cli.{name}")
     gc.freeze()  # what no collector touches stays shared with the children
-    sys.argv[1:] = fork_commands(socket.socket(fileno=int(sys.argv[1])))
-    if sys.argv[1].endswith(".py"):
+    module, sys.argv[1:] = fork_commands(socket.socket(fileno=int(sys.argv[1])))
+    if sys.argv[1:] and sys.argv[1].endswith(".py"):
         gc.unfreeze()  # a library may look for who refers to its objects
         warnings.simplefilter("error")
         del sys.argv[0]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
-        runpy.run_module("trio_envserve", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)

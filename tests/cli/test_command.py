@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, lines, run, served, until
+from tests.cli.commands import ROOT, check_nothing_left, forked, lines, run, served, until
 from tests.connections import held_port
 
 pytestmark = pytest.mark.real
@@ -124,7 +124,7 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
         table = await run(tmp_path, "status", address)
         assert "workers ready" in table.out
         assert "w1-1" in table.out
-        async with command(tmp_path, "top", address, "--json") as watch:
+        async with forked(tmp_path, "top", address, "--json") as watch:
             assert json.loads(await watch.line())["status"] == "ready"
             assert json.loads(await watch.line())["status"] == "ready"
             watch.signal(2)
@@ -139,7 +139,7 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
 async def test_a_watch_ends_when_nobody_reads_it_any_more(tmp_path: Path, form: tuple[str, ...]):
     async with served(tmp_path) as (_, address):
         arguments = ("top", address, "--every-s", "0.1", *form)
-        async with command(tmp_path, *arguments) as watch:
+        async with forked(tmp_path, *arguments) as watch:
             await watch.line()
             assert watch.process.stdout is not None
             watch.process.stdout.close()
@@ -152,7 +152,7 @@ async def test_a_probe_of_a_server_without_workers_is_told_why(tmp_path: Path):
     (tmp_path / "stuck.py").write_text("open('gate').read()\nasync def stuck(rollout): ...\n")
     os.mkfifo(tmp_path / "gate")
     serve = ("serve", "stuck:stuck", "--bind", "tcp://127.0.0.1:0", "--json")
-    async with command(tmp_path, *serve) as server:
+    async with forked(tmp_path, *serve) as server:
         address = (await server.event("serving"))["address"]
         done = await run(tmp_path, "status", address, "--ready")
         assert (done.code, done.out) == (1, "starting: no worker is ready yet\n")
@@ -161,7 +161,7 @@ async def test_a_probe_of_a_server_without_workers_is_told_why(tmp_path: Path):
 
 async def test_serve_says_where_for_people_too(tmp_path: Path):
     doors = ("--http", "127.0.0.1:0", "--verifiers-bind", "tcp://127.0.0.1:0")
-    async with command(tmp_path, "serve", "--bind", "tcp://127.0.0.1:0", *doors) as server:
+    async with forked(tmp_path, "serve", "--bind", "tcp://127.0.0.1:0", *doors) as server:
         line = await server.line()
         assert line.startswith("serving arithmetic (built in) at tcp://127.0.0.1:")
         assert line.count("127.0.0.1:") == 3
@@ -266,7 +266,7 @@ async def test_a_broken_environment_may_be_waited_for(tmp_path: Path):
     )
     quick = ("--limit", "restart_pause_s=0.05", "--limit", "restart_pause_max_s=0.05")
     options = ("--bind", "tcp://127.0.0.1:0", *quick, "--json")
-    async with command(tmp_path, "serve", "late_envs:Late", *options, "--keep-trying") as server:
+    async with forked(tmp_path, "serve", "late_envs:Late", *options, "--keep-trying") as server:
         await server.said("not ready yet: the environment is broken")
         (tmp_path / "mended").write_text("")
         await server.event("ready")

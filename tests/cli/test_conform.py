@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, command, run, served, until
+from tests.cli.commands import check_nothing_left, forked, run, served, until
 
 pytestmark = pytest.mark.real
 
@@ -104,7 +104,7 @@ async def test_ctrl_c_ends_it_with_the_findings_so_far(tmp_path: Path):
     async with served(tmp_path, "stuck:stuck") as (_, address):
         ask = ["conform", address, "--json", "--patience-s", "300"]
         ask += ["--case", "statistics-*", "--case", "values-*"]
-        async with command(tmp_path, *ask) as judge:
+        async with forked(tmp_path, *ask) as judge:
             await until((tmp_path / "begun").exists)
             judge.signal(signal.SIGINT)
             done = await judge.wait()

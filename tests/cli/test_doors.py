@@ -12,16 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import (
-    Running,
-    check_nothing_left,
-    command,
-    forked,
-    gated,
-    run,
-    served,
-    until,
-)
+from tests.cli.commands import Running, check_nothing_left, forked, gated, run, served, until
 from tests.connections import held_port
 from tests.doors.verifiers.door import asking
 
@@ -233,7 +224,7 @@ async def test_the_extra_that_is_missing_is_named(tmp_path: Path):
         "from trio_envserve.cli import main\nsys.exit(main())\n"
     )
     door = ("--http", "127.0.0.1:0")
-    async with command(tmp_path, "serve", *BIND, *door, module="without") as serving:
+    async with forked(tmp_path, "serve", *BIND, *door, module="without") as serving:
         finished = await serving.wait()
     assert finished.code == 2
     assert "trio-envserve[http]" in finished.err

@@ -21,7 +21,6 @@ from tests.cli.commands import (
     HANG_S,
     LIMITED,
     ROOT,
-    command,
     forked,
     lines,
     processes_in,
@@ -231,7 +230,7 @@ async def test_a_server_that_runs_another_environment_is_not_asked(tmp_path: Pat
 async def test_a_full_disk_while_results_are_written_still_gives_the_summary(tmp_path: Path):
     (tmp_path / "limited.py").write_text(LIMITED)
     ask = ("eval", "arithmetic", "-n", "500", "--in-flight", "20", "--output", "r.jsonl", *HERE)
-    async with command(tmp_path, *ask, module="limited") as client:
+    async with forked(tmp_path, *ask, module="limited") as client:
         done = await client.wait()
     done.check_no_traceback()
     assert done.code == 5, done.err
@@ -465,8 +464,8 @@ class Evaluations:
         """To its end, or until so many rollouts were started: then all of it is killed."""
         async with AsyncExitStack() as stack:
             if self.serve is not None:
-                await stack.enter_async_context(command(self.folder, *self.serve))
-            asking = await stack.enter_async_context(command(self.folder, *self.ask, *options))
+                await stack.enter_async_context(forked(self.folder, *self.serve))
+            asking = await stack.enter_async_context(forked(self.folder, *self.ask, *options))
             if until_started is None:
                 return await asking.wait()
             await until(lambda: len(starts(self.folder)) >= until_started)

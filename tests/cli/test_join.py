@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import Running, check_nothing_left, command, forked, run, until
+from tests.cli.commands import Running, check_nothing_left, forked, run, until
 from tests.cli.test_notify import heard_with, manager_socket
 from trio_envserve import ClientCurve, MayHaveRun, open_client
 
@@ -169,7 +169,7 @@ async def test_a_host_ends_with_the_process_that_started_it(tmp_path: Path) -> N
         "host.wait()\n"
     )
     async with router(tmp_path, "arithmetic") as (server, _, hosts):
-        async with command(tmp_path, hosts, module="starter") as starter:
+        async with forked(tmp_path, hosts, module="starter") as starter:
             await starter.event("joined")
             await server.event("ready")
             starter.signal(signal.SIGKILL)

@@ -25,7 +25,7 @@ from tests.cli.commands import (
     HANG_S,
     ROOT,
     check_nothing_left,
-    command,
+    forked,
     process_restored,
     run,
     until,
@@ -237,7 +237,7 @@ async def noisy(rollout):
 async def test_log_json_is_json_to_the_last_line_also_past_python(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     serve = ("serve", "noisy:noisy", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
-    async with command(tmp_path, *serve) as server:
+    async with forked(tmp_path, *serve) as server:
         address = (await server.event("serving"))["address"]
         said = ""
         for each in ("raises", "crashes"):
@@ -303,7 +303,7 @@ async def test_a_flaw_of_the_server_ends_in_json(tmp_path: Path) -> None:
     (tmp_path / "flawed.py").write_text(FLAW)
     soon = ("--limit", "stats_line_s=0.1")  # the flaw is in the line of statistics
     serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json", *soon)
-    async with command(tmp_path, *serve, module="flawed") as server:
+    async with forked(tmp_path, *serve, module="flawed") as server:
         done = await server.wait()
     assert done.code == 1
     await check_nothing_left(tmp_path)
@@ -315,7 +315,7 @@ async def test_a_flaw_of_the_server_ends_in_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 async def test_signals_end_in_json(tmp_path: Path, count: int) -> None:
     serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json", "--json")
-    async with command(tmp_path, *serve) as server:
+    async with forked(tmp_path, *serve) as server:
         await server.event("ready")
         for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP][:count]:
             server.signal(number)
@@ -347,7 +347,7 @@ def title(pid: int) -> str:
 async def test_the_processes_of_a_server_have_titles(tmp_path: Path):
     pytest.importorskip("setproctitle")
     bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--json")
-    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
+    async with forked(tmp_path, "serve", "arithmetic", *bind) as server:
         address = (await server.event("ready"))["address"]
         assert title(server.pid) == f"trio-envserve server of arithmetic at {address}"
         workers = (await run(tmp_path, "status", address, "--json")).last["per_worker"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
+from tests.cli.commands import HANG_S, check_nothing_left, forked, served, until
 from trio_envserve.cli.service import STATUS_CHARACTERS, Manager, ServiceState
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its sockets and /proc")
@@ -153,7 +153,7 @@ async def test_a_service_says_ready_beats_and_says_stopping(tmp_path: Path, fold
             ready = await heard_with(listening, "READY")
             assert ready["STATUS"].startswith("ready: 1 of 1 workers are ready")
             ask = ("eval", "lasts:lasts", "--inputs", "in.jsonl", "--address", place, "--no-rerun")
-            async with command(tmp_path, *ask) as client:
+            async with forked(tmp_path, *ask) as client:
                 while "1 executions run" not in (await heard_with(listening, "STATUS"))["STATUS"]:
                     pass
                 server.signal(signal.SIGTERM)
@@ -187,7 +187,7 @@ async def test_the_beat_stops_while_the_loop_is_held(tmp_path: Path, folder: str
         async with served(tmp_path, "held:held", "--workers", "0", **environ) as (server, place):
             await heard_with(listening, "READY")
             ask = ("eval", "held:held", "--inputs", "in.jsonl", "--address", place, "--json")
-            async with command(tmp_path, *ask) as client:
+            async with forked(tmp_path, *ask) as client:
                 await until((tmp_path / "began").exists)
                 listening.setblocking(False)
                 with pytest.raises(BlockingIOError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, run, served
+from tests.cli.commands import ROOT, check_nothing_left, forked, run, served
 from trio_envserve.lab.recording import Player
 
 pytestmark = pytest.mark.real
@@ -92,12 +92,12 @@ async def test_other_code_than_was_recorded_is_told(tmp_path: Path):
         "from trio_envserve.cli import main\n"
         "raise SystemExit(main())\n"
     )
-    async with command(tmp_path, "replay", INCIDENT, "--json", module="other") as running:
+    async with forked(tmp_path, "replay", INCIDENT, "--json", module="other") as running:
         done = await running.wait()
     assert (done.code, done.last["exit"]) == (1, 1)
     assert done.last["identical"] is False
     assert set(done.last["difference"]) == {"after", "step", "what"}
-    async with command(tmp_path, "replay", INCIDENT, module="other") as running:
+    async with forked(tmp_path, "replay", INCIDENT, module="other") as running:
         done = await running.wait()
     assert "this code differs from version" in done.err
     assert "the effects differ" in done.err

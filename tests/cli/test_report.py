@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import LIMITED, command, forked, run
+from tests.cli.commands import LIMITED, forked, run
 from tests.evals.report.results import result, written
 
 pytestmark = pytest.mark.real
@@ -68,7 +68,7 @@ async def test_text_is_cut_unless_the_whole_is_asked_for_and_half_a_line_is_left
 async def test_a_full_disk_leaves_no_half_of_a_page(tmp_path: Path):
     (tmp_path / "limited.py").write_text(LIMITED)
     written(tmp_path / "r.jsonl", [result(0)])
-    async with command(tmp_path, "report", "r.jsonl", "--json", module="limited") as reporting:
+    async with forked(tmp_path, "report", "r.jsonl", "--json", module="limited") as reporting:
         done = await reporting.wait()
     assert (done.code, done.last["exit"]) == (5, 5), done.err
     assert "r.html: File too large" in done.err

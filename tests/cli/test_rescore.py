@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import LIMITED, ROOT, Finished, command, forked, lines, run, until
+from tests.cli.commands import LIMITED, ROOT, Finished, forked, lines, run, until
 from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
 
 pytestmark = pytest.mark.real
@@ -318,7 +318,7 @@ async def test_a_full_disk_leaves_a_whole_file_that_is_continued(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in wide))
     asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", "--json")
     more = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    async with command(tmp_path, *asked, "--workers", "0", module="limited", **more) as running:
+    async with forked(tmp_path, *asked, "--workers", "0", module="limited", **more) as running:
         done = await running.wait()
     assert done.code == 5, done.err
     assert 0 < len(lines(tmp_path / "b.jsonl")) < 12

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, run, until
+from tests.cli.commands import ROOT, check_nothing_left, forked, run, until
 
 pytestmark = pytest.mark.real
 
@@ -129,7 +129,7 @@ async def test_a_broken_environment_never_starts_the_command(tmp_path: Path):
 async def test_a_signal_goes_on_to_the_command_and_all_ends(tmp_path: Path, number: signal.Signals):
     write(tmp_path)
     waits = ("--json", "--", sys.executable, "waits.py", "once")
-    async with command(tmp_path, "run-with", "arithmetic", *waits) as running:
+    async with forked(tmp_path, "run-with", "arithmetic", *waits) as running:
         await until(lambda: (tmp_path / "started").exists())
         running.signal(number)
         done = await running.wait()
@@ -142,7 +142,7 @@ async def test_a_signal_goes_on_to_the_command_and_all_ends(tmp_path: Path, numb
 async def test_a_second_signal_kills_the_command(tmp_path: Path):
     write(tmp_path)
     waits = ("--json", "--", sys.executable, "waits.py", "stubborn")
-    async with command(tmp_path, "run-with", "arithmetic", *waits) as running:
+    async with forked(tmp_path, "run-with", "arithmetic", *waits) as running:
         await until(lambda: (tmp_path / "started").exists())
         running.signal(signal.SIGTERM)
         await until(lambda: (tmp_path / "caught").exists())
@@ -164,7 +164,7 @@ async def test_a_signal_while_the_server_gets_ready(tmp_path: Path):
         "    async def run_rollout(self, rollout): return 1\n"
     )
     touch = ("--json", "--", sys.executable, "-c", "open('started', 'w')")
-    async with command(tmp_path, "run-with", "late:Late", *touch) as running:
+    async with forked(tmp_path, "run-with", "late:Late", *touch) as running:
         await until(lambda: (tmp_path / "setup").exists())
         running.signal(signal.SIGINT)
         done = await running.wait()

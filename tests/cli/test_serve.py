@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import check_nothing_left, command, lines, run, served
+from tests.cli.commands import check_nothing_left, forked, lines, run, served
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.otlp_receiver import Received, Receiver, receiving
 from trio_envserve import Client, RolloutFailed, open_client
@@ -127,7 +127,7 @@ async def test_serve_keeps_freed_memory_and_leaves_full_collections_to_a_task(tm
     """Nobody noticed when it stopped doing either: servers would only be slower."""
     (tmp_path / "watched.py").write_text(WATCHED)
     settings = tmp_path / "settings"
-    async with command(tmp_path, "serve", "arithmetic", module="watched") as serving:
+    async with forked(tmp_path, "serve", "arithmetic", module="watched") as serving:
         await serving.said("ready at")
         assert settings.read_text().split("\n")[:2] == ["mallopt", "gc (2147483647,)"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
+from tests.cli.commands import HANG_S, check_nothing_left, command, forked, served, until
 from trio_envserve.cli.interrupts import Interrupts
 from trio_envserve.envs.recorder import read_run_log
 
@@ -40,7 +40,7 @@ async def test_a_signal_drains_what_runs(tmp_path: Path, number: signal.Signals)
     arguments = ("--arg", f"log_path={log}", "--arg", "duration_s=1.0", "--workers", "2")
     async with served(tmp_path, "arithmetic", *arguments) as (server, address):
         ask = ("eval", "arithmetic", "-n", "20", "--address", address, "--json")
-        async with command(tmp_path, *ask) as client:
+        async with forked(tmp_path, *ask) as client:
             await started(log, 20)
             server.signal(number)
             done = await client.wait()
@@ -61,7 +61,7 @@ async def test_a_drain_has_a_deadline_and_then_cancels(tmp_path: Path):
     arguments = ("--arg", f"log_path={log}", *SLOW, "--drain-s", "0.1")
     async with served(tmp_path, "arithmetic", *arguments) as (server, address):
         ask = ("eval", "arithmetic", "-n", "3", "--address", address, "--json", "--no-rerun")
-        async with command(tmp_path, *ask) as client:
+        async with forked(tmp_path, *ask) as client:
             await started(log, 3)
             server.signal(signal.SIGTERM)
             stopped = await server.wait()
@@ -82,7 +82,7 @@ async def test_a_drain_has_a_deadline_and_then_cancels(tmp_path: Path):
 async def test_a_second_signal_kills_the_workers_and_ends_at_once(tmp_path: Path):
     log = tmp_path / "log.jsonl"
     async with served(tmp_path, "arithmetic", "--arg", f"log_path={log}", *SLOW) as (server, addr):
-        async with command(tmp_path, "eval", "arithmetic", "-n", "3", "--address", addr) as client:
+        async with forked(tmp_path, "eval", "arithmetic", "-n", "3", "--address", addr) as client:
             await started(log, 3)
             server.signal(signal.SIGINT)
             await server.said("again to stop at once")
@@ -119,7 +119,7 @@ async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Pat
     output = tmp_path / "results.jsonl"
     async with served(tmp_path, "arithmetic", "--arg", f"log_path={log}", *SLOW) as (_, address):
         ask = ("--address", address, "--json", "--output", str(output))
-        async with command(tmp_path, "eval", "arithmetic", "-n", "5", *ask) as client:
+        async with forked(tmp_path, "eval", "arithmetic", "-n", "5", *ask) as client:
             await started(log, 5)
             client.signal(signal.SIGINT)
             done = await client.wait()
@@ -138,7 +138,7 @@ async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Pat
 async def test_ctrl_c_in_a_named_eval_without_a_file_says_how_to_go_on(tmp_path: Path):
     log = tmp_path / "log.jsonl"
     named = ("--run", "r1", "--journal", "runs", "--arg", f"log_path={log}", *SLOW)
-    async with command(tmp_path, "eval", "arithmetic", "-n", "2", *named) as client:
+    async with forked(tmp_path, "eval", "arithmetic", "-n", "2", *named) as client:
         await started(log, 2)
         client.signal(signal.SIGINT)
         done = await client.wait()
@@ -166,7 +166,7 @@ async def test_an_eval_that_had_errors_and_was_interrupted_was_interrupted(
         "            return {'reward': 0.5}\n"
     )
     ask = ("--workers", "2", "--json", "--output", str(output), "--arg", f"log={log}")
-    async with command(tmp_path, "eval", "mixed:Mixed", "-n", "8", *ask) as client:
+    async with forked(tmp_path, "eval", "mixed:Mixed", "-n", "8", *ask) as client:
         await until(lambda: output.exists() and output.read_text().count("\n") == 5)
         await started(log, 8)
         client.signal(number)
@@ -190,7 +190,7 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path):
         "    '--bind', 'tcp://127.0.0.1:0', '--exit-with-parent', '--arg', 'duration_s=300'])\n"
         "server.wait()\n"
     )
-    async with command(tmp_path, module="starter") as starter:
+    async with forked(tmp_path, module="starter") as starter:
         await starter.event("serving")
         await starter.event("ready")
         starter.signal(signal.SIGKILL)
@@ -207,7 +207,7 @@ async def test_a_third_signal_ends_even_a_loop_that_is_stuck(tmp_path: Path):
         "        open('started', 'w').close()\n"
         "        while True: time.sleep(0.01)\n"
     )
-    async with command(tmp_path, "eval", "stuck:Stuck", "--workers", "0", "-n", "1") as client:
+    async with forked(tmp_path, "eval", "stuck:Stuck", "--workers", "0", "-n", "1") as client:
         await until(lambda: (tmp_path / "started").exists())
         # Of three kinds: those of one kind that wait are merged.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import HANG_S, ROOT, check_nothing_left, command, run
+from tests.cli.commands import HANG_S, ROOT, check_nothing_left, forked, run
 from trio_envserve.worker.findings import Findings
 from trio_envserve.worker.validation import Validation, Wanted
 
@@ -332,7 +332,7 @@ async def test_signals_in_a_thread_are_found_though_an_except_hides_them(tmp_pat
 
 async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):
     write(tmp_path, "async def run_rollout(self, rollout): print('began'); await trio.sleep(1000)")
-    async with command(tmp_path, "validate", "looked_at:Env") as running:
+    async with forked(tmp_path, "validate", "looked_at:Env") as running:
         await running.said("began")
         running.signal(15)
         done = await running.wait()

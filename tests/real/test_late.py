@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import command, until
+from tests.cli.commands import forked, until
 from tests.connections import held_port
 from trio_envserve import DeadlineExceeded, open_client, open_server
 
@@ -90,7 +90,7 @@ async def test_eval_takes_what_its_rollouts_have_at_their_limit(late: str, tmp_p
     log, inputs = tmp_path / "log", tmp_path / "inputs.jsonl"
     inputs.write_text(f"{json.dumps(str(log))}\n" * 2)
     options = ("--timeout-s", "1", "--grace-s", "100", "--output", "results.jsonl")
-    async with command(tmp_path, "eval", late, "--inputs", str(inputs), *options) as running:
+    async with forked(tmp_path, "eval", late, "--inputs", str(inputs), *options) as running:
         done = await running.wait()
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -115,12 +115,12 @@ async def test_g11_the_next_server_keeps_the_grace_of_what_its_journal_has(
                     )
                 )
 
-            async with command(tmp_path, *serve) as first:
+            async with forked(tmp_path, *serve) as first:
                 nursery.start_soon(ask)
                 await until(log.exists)
                 first.process.send_signal(signal.SIGKILL)
                 first.process.wait()
-            async with command(tmp_path, *serve):
+            async with forked(tmp_path, *serve):
                 await until(lambda: results)
     assert results[0]["stop"] == "deadline"
     assert log.read_text().split() in (
