@@ -137,7 +137,7 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
 async def test_a_watch_ends_when_nobody_reads_it_any_more(tmp_path: Path, form: tuple[str, ...]):
-    async with served(tmp_path) as (_, address):
+    async with served(tmp_path, "arithmetic", "--workers", "0") as (_, address):
         arguments = ("top", address, "--every-s", "0.1", *form)
         async with forked(tmp_path, *arguments) as watch:
             await watch.line()

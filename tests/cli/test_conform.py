@@ -101,7 +101,7 @@ async def test_ctrl_c_ends_it_with_the_findings_so_far(tmp_path: Path):
         "    open('begun', 'w').close()\n"
         "    await trio.sleep_forever()\n"
     )
-    async with served(tmp_path, "stuck:stuck") as (_, address):
+    async with served(tmp_path, "stuck:stuck", "--workers", "0") as (_, address):
         ask = ["conform", address, "--json", "--patience-s", "300"]
         ask += ["--case", "statistics-*", "--case", "values-*"]
         async with forked(tmp_path, *ask) as judge:

@@ -115,7 +115,10 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
     (tmp_path / "unknown.key").write_text("\n".join(mixed))
     (tmp_path / "unknown.key").chmod(0o600)
     doors = (*HTTP, "--verifiers-bind", "tcp://127.0.0.1:0")
-    async with served(tmp_path, "arithmetic", "--curve", "keys", *doors) as (server, at):
+    async with served(tmp_path, "arithmetic", "--workers", "0", "--curve", "keys", *doors) as (
+        server,
+        at,
+    ):
         assert await rollout(server.serving["http"]) == 1.0
         assert server.serving["verifiers"].startswith("tcp://127.0.0.1:")
         ran = ("eval", "arithmetic", "-n", "2", "--address", at, "--wait-s", "2", "--json")
@@ -146,7 +149,7 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
 
 async def test_doors_and_commands_of_their_own_come_in_with_their_keys(tmp_path: Path):
     await new_key(tmp_path, "door")
-    async with served(tmp_path, "arithmetic", "--curve", "keys") as (_, address):
+    async with served(tmp_path, "arithmetic", "--workers", "0", "--curve", "keys") as (_, address):
         of = ("serve", "--door-only", address, "--json")
         key = ("--door-curve", "door.key")
         async with forked(tmp_path, *of, *HTTP, *key) as door:

@@ -215,7 +215,7 @@ async def test_a_server_that_runs_another_environment_is_not_asked(tmp_path: Pat
     """It ran the inputs of one environment in another, and said so in a line among others."""
     echo(tmp_path)
     (tmp_path / "inputs.jsonl").write_text('{"index": 0}\n{"index": 1}\n')
-    async with served(tmp_path) as (_, address):
+    async with served(tmp_path, "arithmetic", "--workers", "0") as (_, address):
         done = await run(tmp_path, "eval", "echo:Echo", "-n", "3", "--address", address)
         assert done.code == 3
         assert "runs arithmetic, not echo:Echo (Echo): nothing was asked for" in done.err
@@ -344,7 +344,7 @@ async def test_a_terminal_gets_a_live_view(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_watch_on_a_terminal_went_on_printing_tables_one_below_the_other(tmp_path: Path):
-    async with served(tmp_path) as (_, address):
+    async with served(tmp_path, "arithmetic", "--workers", "0") as (_, address):
         terminal = Terminal(tmp_path, "top", address, "--every-s", "0.1")
         title = "workers ready"
         while terminal.shown.count(title) < 4:
@@ -591,7 +591,7 @@ async def test_server_that_keeps_less_than_a_run_needs_is_told_of(
     tmp_path: Path, options: tuple[str, ...], why: str
 ):
     echo(tmp_path)
-    async with served(tmp_path, "echo:Echo", *options) as (_, address):
+    async with served(tmp_path, "echo:Echo", "--workers", "0", *options) as (_, address):
         ask = ("eval", "echo:Echo", "-n", "9", "--run", "r1", "--address", address, "--json")
         done = await run(tmp_path, *ask)
         assert (done.code, done.last["results"]) == (0, 9), done.err

@@ -25,6 +25,7 @@ from tests.cli.commands import (
     HANG_S,
     ROOT,
     check_nothing_left,
+    command,
     forked,
     process_restored,
     run,
@@ -347,7 +348,8 @@ def title(pid: int) -> str:
 async def test_the_processes_of_a_server_have_titles(tmp_path: Path):
     pytest.importorskip("setproctitle")
     bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--json")
-    async with forked(tmp_path, "serve", "arithmetic", *bind) as server:
+    # A title has the room of the words that its process was started with.
+    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
         address = (await server.event("ready"))["address"]
         assert title(server.pid) == f"trio-envserve server of arithmetic at {address}"
         workers = (await run(tmp_path, "status", address, "--json")).last["per_worker"]

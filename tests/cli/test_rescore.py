@@ -83,17 +83,23 @@ class Words:
 """
 
 
+HERE = ("--workers", "0", "--json")
+"""All runs in the command's own process: nothing has to be started."""
+
+
 async def evaluated(folder: Path, *more: str) -> dict[tuple[int, int], dict[str, Any]]:
     """Run an evaluation of essays, two of whose rollouts end in errors."""
     (folder / "essays.py").write_text(ESSAYS)
     asked = ("eval", "essays:Essay", "-n", "6", "--repeat", "2", "--output", "a.jsonl", *more)
-    done = await run(folder, *asked, "--workers", "0", "--json")
+    done = await run(folder, *asked, *HERE)
     assert (done.code, done.last["errors"]) == (4, 2), done.err
     return by_name(folder / "a.jsonl")
 
 
 async def rescored(folder: Path, environment: str, *more: str, file: str = "a.jsonl") -> Finished:
-    return await run(folder, "rescore", file, f"essays:{environment}", *more, "--json")
+    """Score in the command's own process, unless it is to have workers."""
+    here = () if "--workers" in more else ("--workers", "0")
+    return await run(folder, "rescore", file, f"essays:{environment}", *more, *here, "--json")
 
 
 def by_name(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
@@ -142,10 +148,10 @@ async def test_results_of_another_file_are_scored_anew_and_never_reported_for_th
 ):
     await evaluated(tmp_path)
     await evaluated(tmp_path, "--model", "random", "--output", "r.jsonl")
-    asked = ("--output", "b.jsonl", "--workers", "0")
+    asked = ("--output", "b.jsonl")
     assert (await rescored(tmp_path, "Length", *asked)).last["mean_reward"] == 0.24
     done = await rescored(tmp_path, "Length", *asked, file="r.jsonl")
-    right = await rescored(tmp_path, "Length", "--workers", "0", file="r.jsonl")
+    right = await rescored(tmp_path, "Length", file="r.jsonl")
     names = ("rescored", "mean_before", "mean_reward", "changed", "failed_before")
     assert [done.last[name] for name in names] == [right.last[name] for name in names]
     assert done.last["resumed"] == 2, "the failed ones are the same in both files"
@@ -161,12 +167,12 @@ async def test_results_of_another_file_are_scored_anew_and_never_reported_for_th
 
 async def test_a_rollout_that_was_run_again_is_scored_anew(tmp_path: Path):
     before = await evaluated(tmp_path)
-    asked = ("--output", "b.jsonl", "--workers", "0")
+    asked = ("--output", "b.jsonl")
     assert (await rescored(tmp_path, "Length", *asked)).last["failed_before"] == 2
     whole = ESSAYS.replace('raise ValueError("no essay about this")', "pass")
     (tmp_path / "essays.py").write_text(whole)
     again = ("eval", "essays:Essay", "-n", "6", "--repeat", "2", "--output", "a.jsonl")
-    done = await run(tmp_path, *again, "--workers", "0", "--retry-errors", "--json")
+    done = await run(tmp_path, *again, "--retry-errors", *HERE)
     assert done.last["errors"] == 0, done.err
     done = await rescored(tmp_path, "Length", *asked)
     figures = {name: done.last[name] for name in ("rescored", "failed_before", "resumed")}
@@ -191,7 +197,7 @@ async def test_the_page_shows_what_the_command_prints(tmp_path: Path):
 async def test_same_command_goes_on_and_scores_nothing_twice(tmp_path: Path):
     await evaluated(tmp_path)
     (tmp_path / "held").write_text("")
-    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", "--json")
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", *HERE)
     async with forked(tmp_path, *asked) as running:
         await until(lambda: (tmp_path / "b.jsonl").exists() and len(lines_so_far(tmp_path)) == 8)
         running.signal(signal.SIGINT)
@@ -246,7 +252,8 @@ async def test_a_judge_that_is_down_was_a_reward_of_zero(tmp_path: Path):
 
 async def test_a_scorer_that_killed_its_worker_ran_again(tmp_path: Path):
     await evaluated(tmp_path)
-    done = await rescored(tmp_path, "Deadly", "--output", "b.jsonl", "--capacity", "1")
+    done = await rescored(tmp_path, "Deadly", "--output", "b.jsonl", "--workers", "1",
+                          "--capacity", "1")  # fmt: skip
     assert (done.code, done.last["errors"], done.last["rescored"]) == (4, 2, 8), done.err
     assert (tmp_path / "killed").read_text() == "xx"
     lost = [one for one in by_name(tmp_path / "b.jsonl").values() if one["index"] == 2]
@@ -257,7 +264,7 @@ async def test_a_scorer_that_killed_its_worker_ran_again(tmp_path: Path):
 async def test_one_command_at_a_time_writes_a_file(tmp_path: Path):
     await evaluated(tmp_path)
     (tmp_path / "held").write_text("")
-    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl")
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", *HERE)
     async with forked(tmp_path, *asked) as running:
         await until(lambda: (tmp_path / "scored").exists())
         other = await run(tmp_path, *asked)
@@ -311,14 +318,12 @@ async def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path):
 async def test_a_full_disk_leaves_a_whole_file_that_is_continued(tmp_path: Path):
     before = await evaluated(tmp_path)
     (tmp_path / "limited.py").write_text(LIMITED)
-    many = (tmp_path / "a.jsonl").read_text() * 1
-    wide = [json.loads(line) for line in many.splitlines()]
+    wide = lines(tmp_path / "a.jsonl")
     for one in wide:
         one["input"]["pad"] = "x" * 3000
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in wide))
-    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", "--json")
-    more = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    async with forked(tmp_path, *asked, "--workers", "0", module="limited", **more) as running:
+    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", *HERE)
+    async with forked(tmp_path, *asked, module="limited") as running:
         done = await running.wait()
     assert done.code == 5, done.err
     assert 0 < len(lines(tmp_path / "b.jsonl")) < 12

@@ -16,6 +16,9 @@ from tests.cli.commands import ROOT, check_nothing_left, forked, run, until
 
 pytestmark = pytest.mark.real
 
+HERE = ("--workers", "0")
+"""The server is one process."""
+
 ASK = """
 import json, os, sys
 import trio
@@ -87,11 +90,11 @@ async def test_output_of_the_command_is_its_own_and_so_are_its_options(tmp_path:
 
 async def test_command_that_a_signal_kills_or_that_is_no_program_ends_as_in_a_shell(tmp_path: Path):
     killed = (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
-    done = await run(tmp_path, "run-with", "arithmetic", "--json", "--", *killed)
+    done = await run(tmp_path, "run-with", "arithmetic", *HERE, "--json", "--", *killed)
     assert (done.code, done.last["exit"]) == (137, 137)
     (tmp_path / "garbage").write_bytes(b"\0\1\2")
     (tmp_path / "garbage").chmod(0o755)
-    done = await run(tmp_path, "run-with", "arithmetic", "--", "./garbage")
+    done = await run(tmp_path, "run-with", "arithmetic", *HERE, "--", "./garbage")
     assert done.code == 126
     done.check_no_traceback()
     await check_nothing_left(tmp_path)
@@ -102,7 +105,7 @@ async def test_a_program_beside_this_python_is_found_without_a_path(tmp_path: Pa
     if not (beside / "trio-envserve").exists():
         pytest.skip("the command is not installed beside this Python")
     version = ("--", "trio-envserve", "--version")
-    done = await run(tmp_path, "run-with", "arithmetic", *version, PATH="/nowhere")
+    done = await run(tmp_path, "run-with", "arithmetic", *HERE, *version, PATH="/nowhere")
     assert done.code == 0, done.err
     assert "trio-envserve" in done.out
 
@@ -142,7 +145,7 @@ async def test_a_signal_goes_on_to_the_command_and_all_ends(tmp_path: Path, numb
 async def test_a_second_signal_kills_the_command(tmp_path: Path):
     write(tmp_path)
     waits = ("--json", "--", sys.executable, "waits.py", "stubborn")
-    async with forked(tmp_path, "run-with", "arithmetic", *waits) as running:
+    async with forked(tmp_path, "run-with", "arithmetic", *HERE, *waits) as running:
         await until(lambda: (tmp_path / "started").exists())
         running.signal(signal.SIGTERM)
         await until(lambda: (tmp_path / "caught").exists())

@@ -94,11 +94,13 @@ async def test_a_broken_environment_is_an_error_of_the_await(envserve_server: Se
         await envserve_server(broken)
 
 
-async def test_without_an_environment_the_factory_says_what_to_write(
-    envserve_server: ServerFactory,
+async def test_without_an_environment_it_is_said_what_to_write(
+    envserve_server: ServerFactory, request: pytest.FixtureRequest
 ):
     with pytest.raises(pytest.fail.Exception, match="--envserve-env"):
         await envserve_server()
+    with pytest.raises(pytest.fail.Exception, match="trio-envserve run-with ENV"):
+        request.getfixturevalue("envserve_address")
 
 
 # -- sessions of their own -----------------------------------------------------------
@@ -154,14 +156,9 @@ def test_async_tests_in_trio_mode_close_what_was_opened_last_first_and_fail_with
     assert "ZeroDivisionError: a bug in the server" in run.stdout
 
 
-@pytest.mark.real
-def test_async_tests_with_a_marker_and_in_no_random_order(tmp_path: Path):
-    tests = ASYNC_TESTS.replace("async def", "import pytest\n@pytest.mark.trio\nasync def")
-    passed(session(tmp_path, tests, "-p", "no:randomly", "--envserve-env", "my_env:Here"), 1)
-
-
 SYNC_TESTS = """
 import subprocess, sys
+import pytest
 
 pids = set()
 
@@ -184,25 +181,27 @@ def test_two(envserve_address):
     pids.add((envserve_address, evaluate(envserve_address)["pid"]))
     assert len(pids) == 1
 
+@pytest.mark.trio
 async def test_three(envserve_address, envserve_client):
     client = await envserve_client(envserve_address)
     assert (await client.run_rollout(6))["word"] == "set"
 """
 
-OPTIONS = "trio_mode = true\nenvserve_env = my_env:Here\nenvserve_options = --arg word=set\n"
+OPTIONS = "envserve_env = my_env:Here\nenvserve_options = --arg word=set\n"
 
 
 @pytest.mark.real
-def test_with_xdist_each_process_has_one_server_for_sync_and_async_tests(tmp_path: Path):
+def test_with_xdist_each_process_has_one_server_for_sync_tests_and_async_ones_with_a_marker(
+    tmp_path: Path,
+):
     pytest.importorskip("xdist")
-    passed(session(tmp_path, SYNC_TESTS, "-n", "1", ini=OPTIONS), 3)
+    passed(session(tmp_path, SYNC_TESTS, "-n", "1", "-p", "no:randomly", ini=OPTIONS), 3)
 
 
 @pytest.mark.real
 def test_without_pytest_trio_sync_tests_have_one_server(tmp_path: Path):
-    tests = SYNC_TESTS.partition("async def test_three")[0]
-    ini = OPTIONS.replace("trio_mode = true\n", "")
-    passed(session(tmp_path, tests, "-p", "no:trio", ini=ini), 2)
+    tests = SYNC_TESTS.partition("@pytest.mark.trio")[0]
+    passed(session(tmp_path, tests, "-p", "no:trio", ini=OPTIONS), 2)
 
 
 @pytest.mark.real
@@ -219,12 +218,6 @@ def test_server_of_run_with_is_taken_unless_one_is_named_and_one_that_is_broken_
     assert "no such disk" in named.stdout
 
 
-def test_no_environment_is_told(tmp_path: Path):
-    run = session(tmp_path, "def test_it(envserve_address): pass\n")
-    assert run.returncode == 1
-    assert "run the tests with `trio-envserve run-with ENV" in run.stdout
-
-
 @pytest.mark.real
 def test_a_server_of_the_session_that_ends_by_itself_is_told(tmp_path: Path):
     tests = """
@@ -239,14 +232,6 @@ def test_it(envserve_address):
     run = session(tmp_path, tests, ini="envserve_env = my_env:Here\n")
     assert run.returncode == 1
     assert "ended by itself, with exit code -9" in run.stdout
-
-
-def test_the_fixtures_are_documented(tmp_path: Path):
-    run = session(tmp_path, "", "--fixtures")
-    for name in ("envserve_server", "envserve_client", "envserve_proxy", "envserve_address"):
-        documented = run.stdout.partition(f"{name} ")[2].splitlines()
-        assert documented[1].startswith("    "), name
-    assert "_envserve_opened" not in run.stdout
 
 
 def test_the_plugin_loads_nothing_of_weight():
