@@ -67,8 +67,8 @@ PARTS = [each for each in SAMPLES if each.whole]
 PROGRAMS = [each for each in SAMPLES if each.language == "python" and not (each.file or each.whole)]
 SESSIONS = [each for each in SAMPLES if each.language == "console"]
 LONG = {
-    "conformance.md", "evaluating.md", "exploring.md", "first-environment.md",
-    "fuzzing.md",
+    "conformance.md", "evaluating.md", "exploring.md", "first-environment.md", "fuzzing.md",
+    "laboratory.md",
 }  # fmt: skip
 """Pages of which the samples evaluate, measure and search."""
 

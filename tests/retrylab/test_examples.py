@@ -4,14 +4,13 @@ within its bounds."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from pathlib import Path
 
 import pytest
 
-from trio_envserve.retrylab import Explored, System, explore, replay, run, search, sweep
+from trio_envserve.retrylab import System, explore, replay, run, search, sweep
 from trio_envserve.retrylab.failure import explored_failure
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "protocols"
@@ -33,11 +32,6 @@ def systems(name: str) -> tuple[System, System]:
     module = importlib.import_module(f"{folder}.{name}")
     good, broken, _ = EXAMPLES[name]
     return getattr(module, good), getattr(module, broken)
-
-
-@functools.cache
-def explored(name: str) -> Explored:
-    return explore(systems(name)[0])
 
 
 def test_every_example_of_the_folder_is_tried_here():
@@ -83,8 +77,11 @@ def test_the_corrected_one_is_clean_in_seeds_and_at_every_act(name: str):
     assert not [v for ran in sweep(good, 1) for v in ran.violations]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name",  # the lease takes five seconds of a processor
+    [pytest.param(each, marks=[pytest.mark.slow] * (each == "leaders_lease")) for each in EXAMPLES],
+)
 def test_the_corrected_one_is_exhausted_within_its_bounds(name: str):
-    found = explored(name)
+    found = explore(systems(name)[0])
     assert (found.violation, found.exhausted) == (None, True), found.text()
     assert found.states > 100

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples import kv_store
+from tests.cli.commands import run
 from trio_envserve.retrylab import Actor, Fault, System
 from trio_envserve.retrylab.failure import SystemTarget, examine
 
@@ -35,24 +36,16 @@ def in_code(text: str) -> set[str]:
     return set(re.findall(r"\b(\w+)", " ".join(re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE))))
 
 
-def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environ = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.real
-def test_the_commands_do_what_the_page_says(tmp_path: Path):
+async def test_the_commands_do_what_the_page_says(tmp_path: Path):
     shutil.copytree(EXAMPLE.parent, tmp_path / "examples")
     assert COMMANDS is not None
     assert SHOWN is not None
     lines = [shlex.split(line) for line in COMMANDS[1].splitlines()]
     assert {line[0] for line in lines} == {"trio-envserve"}
-    holds, fails = (python(tmp_path, "-m", "trio_envserve", *line[1:]) for line in lines)
-    assert (holds.returncode, fails.returncode) == (0, 1), fails.stderr
-    assert fails.stdout == SHOWN[1]
+    holds, fails = [await run(tmp_path, *line[1:]) for line in lines]
+    assert (holds.code, fails.code) == (0, 1), fails.err
+    assert fails.out == SHOWN[1]
 
 
 def test_the_diagram_is_the_one_that_is_drawn():
@@ -68,9 +61,13 @@ def test_the_test_on_the_page_passes(tmp_path: Path):
     assert TEST is not None
     shutil.copy(EXAMPLE, tmp_path)
     (tmp_path / TEST[1]).write_text(TEST[2])
-    run = python(tmp_path, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-q")
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{TEST[2].count('def test_')} passed" in run.stdout
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-q"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{TEST[2].count('def test_')} passed" in done.stdout
 
 
 def test_every_handler_and_all_that_an_actor_can_do_is_named():
@@ -92,6 +89,7 @@ def test_the_parts_of_the_example_are_there():
         assert f"<!-- part of: examples/kv_store.py -->\n```python\n{start}" in PAGE
 
 
+@pytest.mark.slow
 def test_how_small_failures_get_is_so():
     said = r"seeds 0 to 199 \((\d+) of them\) shrink to one request, in (\d+) to (\d+) runs"
     found = re.search(said, PAGE)
