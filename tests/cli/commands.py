@@ -22,7 +22,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 import trio
@@ -91,12 +91,11 @@ class Finished(NamedTuple):
         assert "Traceback" not in self.out, self.out
 
 
-class Fork:
-    """A command in a fork, with what is used here of :class:`subprocess.Popen`."""
+class Forked:
+    """A process that is a fork, and its end."""
 
-    def __init__(self, pid: int, out: int, report: int) -> None:
+    def __init__(self, pid: int, report: int) -> None:
         self.pid = pid
-        self.stdout = os.fdopen(out, "rb", buffering=0)
         self.returncode: int | None = None
         self._report = os.fdopen(report, "rb", buffering=0)
         self._reported = select.poll()
@@ -108,10 +107,10 @@ class Fork:
 
     def poll(self) -> int | None:
         if self.returncode is None and self._reported.poll(0):
-            self.wait()
+            self.reap()
         return self.returncode
 
-    def wait(self) -> int:
+    def reap(self) -> int:
         if self.returncode is None:
             self.returncode = int(self._report.read())
             self._report.close()
@@ -124,6 +123,17 @@ class Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class Fork(Forked):
+    """A command in a fork, with what is used here of :class:`subprocess.Popen`."""
+
+    def __init__(self, pid: int, report: int, out: int) -> None:
+        super().__init__(pid, report)
+        self.stdout = os.fdopen(out, "rb", buffering=0)
+
+    def wait(self) -> int:
+        return self.reap()
 
 
 class Running:
@@ -220,8 +230,9 @@ def _start(
 
 
 @functools.cache
-def _forking() -> socket.socket:
-    """The process that forks commands for this one, as :mod:`tests.cli.forking` says."""
+def forking() -> tuple[socket.socket, int]:
+    """The process that forks commands for this one, as :mod:`tests.cli.forking` says: the socket
+    of its requests, and its id."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -231,28 +242,65 @@ def _forking() -> socket.socket:
         )  # fmt: skip
     atexit.register(process.wait)
     atexit.register(ours.close)  # this is done first
-    return ours
+    return ours, process.pid
+
+
+def _asked_for(streams: Sequence[int], **asked: Any) -> tuple[int, int]:
+    """The process of a request to :mod:`tests.cli.forking`, and the pipe that has its end."""
+    told, report = os.pipe()
+    socket.send_fds(forking()[0], [json.dumps(asked).encode()], [*streams, report])
+    os.close(report)
+    pid = b""
+    while not pid.endswith(b"\n"):
+        pid += os.read(told, 1)
+    return int(pid), told
 
 
 def _fork(
     folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Fork, Path]:
     """A command in a fork of a process that has imported it, and the file of its standard error."""
-    asked = {
-        "module": module, "arguments": arguments, "folder": str(folder),
-        "environ": _environment(folder, environ),
-    }  # fmt: skip
     err = _new_err(folder)
-    (said, out), (told, report) = os.pipe(), os.pipe()
-    with open(err, "wb") as stream:
-        given = [out, stream.fileno(), report]
-        socket.send_fds(_forking(), [json.dumps(asked).encode()], given)
+    said, out = os.pipe()
+    with open(err, "wb") as stream, open(os.devnull, "rb") as nothing:
+        pid, told = _asked_for(
+            [nothing.fileno(), out, stream.fileno()], module=module, arguments=arguments,
+            folder=str(folder), environ=_environment(folder, environ), leads=False,
+        )  # fmt: skip
     os.close(out)
-    os.close(report)
-    pid = b""
-    while not pid.endswith(b"\n"):
-        pid += os.read(told, 1)
-    return Fork(int(pid), said, told), err
+    return Fork(pid, told, said), err
+
+
+class ForkedProgram(Forked):
+    """A program in a fork, with what :class:`~trio_envserve.lab.processes.Process` uses of
+    :class:`trio.Process`."""
+
+    def __init__(self, pid: int, report: int, stdin: int, stdout: int) -> None:
+        super().__init__(pid, report)
+        self.stdin = trio.lowlevel.FdStream(stdin)
+        self.stdout = trio.lowlevel.FdStream(stdout)
+
+    async def wait(self) -> int:
+        await self.ended()
+        return self.reap()
+
+
+async def open_forked(
+    command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], cwd: Path, **given: Any
+) -> Any:
+    """As :func:`trio.lowlevel.open_process` opens a :func:`~trio_envserve.lab.processes.program`
+    that leads a process group, in a fork of a process that has imported most of it."""
+    *_, module, argument = command
+    (stdin, told), (said, stdout) = os.pipe(), os.pipe()
+    try:
+        process = _asked_for(
+            [stdin, stdout, stderr.fileno()], module=module, arguments=[argument], folder=str(cwd),
+            environ=dict(env), leads=True,
+        )  # fmt: skip
+    finally:
+        os.close(stdin)
+        os.close(stdout)
+    return ForkedProgram(*process, told, said)
 
 
 @asynccontextmanager

@@ -4,10 +4,10 @@ To import the command takes longer than most commands take.  So this process imp
 and each request becomes a child, which goes on as ``python -m MODULE`` would, or, if its first
 argument is a program's file, as ``python -W error FILE``.  A request is a packet on the socket
 whose descriptor is the argument of this program: a JSON object with the module, the arguments,
-the folder and the environment of a command, and the descriptors of its standard output, of its
-standard error, and of a pipe for its process ID, in a line, and its exit code, once it has
-ended.  A command is killed once nobody reads that pipe any more.  With the socket all of them
-end.
+the folder and the environment of a command, and whether it leads a process group; and the
+descriptors of its standard input, of its standard output, of its standard error, and of a pipe
+for its process ID, in a line, and its exit code, once it has ended.  A command is killed once
+nobody reads that pipe any more.  With the socket all of them end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
-IMPORTED = ("verbs", "evaluate", "serve", "status", "results", "validate", "conform")
-"""What most commands need.  The other verbs import their own."""
+VERBS = ("verbs", "evaluate", "serve", "status", "results", "validate", "conform")
+IMPORTED = (
+    *(f"trio_envserve.cli.{verb}" for verb in VERBS), "trio_envserve.lab.mutants",
+    "trio_envserve.doors.verifiers", "trio_envserve.lab.processes", "zmq", "tests.rig.meter",
+    "tests.rig.program",
+)  # fmt: skip
+"""What most commands need, and the servers of rigs.  The other verbs import their own."""
 
 REQUEST_BYTES = 1 << 18
 
@@ -48,7 +53,7 @@ def fork_commands(link: socket.socket) -> tuple[str, list[str]]:
     while True:
         for ready, _ in poll.poll():
             if ready == link.fileno():
-                data, given, _, _ = socket.recv_fds(link, REQUEST_BYTES, 3)
+                data, given, _, _ = socket.recv_fds(link, REQUEST_BYTES, 4)
                 if not data:
                     for child in children.values():
                         os.kill(child.pid, signal.SIGKILL)
@@ -57,10 +62,10 @@ def fork_commands(link: socket.socket) -> tuple[str, list[str]]:
                 if not pid:
                     link.detach()  # it is closed below, as everything of this process is
                     return become(json.loads(data), *given)
-                out, err, report = given
+                *streams, report = given
                 os.write(report, b"%d\n" % pid)
-                os.close(out)
-                os.close(err)
+                for each in streams:
+                    os.close(each)
                 process = os.pidfd_open(pid)
                 children[process] = children[report] = Child(pid, report)
                 poll.register(process, select.POLLIN)
@@ -83,11 +88,13 @@ def fork_commands(link: socket.socket) -> tuple[str, list[str]]:
                 os.close(each)
 
 
-def become(asked: dict[str, Any], out: int, err: int, report: int) -> tuple[str, list[str]]:
+def become(asked: dict[str, Any], *given: int) -> tuple[str, list[str]]:
     """Take the folder, the environment and the standard streams of a command."""
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.closerange(3, max(out, err, report, *map(int, os.listdir("/proc/self/fd"))) + 1)
+    for number, stream in enumerate(given[:3]):
+        os.dup2(stream, number)
+    os.closerange(3, max(*given, *map(int, os.listdir("/proc/self/fd"))) + 1)
+    if asked["leads"]:
+        os.setpgid(0, 0)
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environ"])
@@ -97,7 +104,7 @@ def become(asked: dict[str, Any], out: int, err: int, report: int) -> tuple[str,
 
 if __name__ == "__main__":
     for name in IMPORTED:
-        importlib.import_module(f"trio_envserve.cli.{name}")
+        importlib.import_module(name)
     gc.freeze()  # what no collector touches stays shared with the children
     module, sys.argv[1:] = fork_commands(socket.socket(fileno=int(sys.argv[1])))
     if sys.argv[1:] and sys.argv[1].endswith(".py"):

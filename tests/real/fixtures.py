@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tests.cli.commands import forking
 from tests.real.judge import Judge
 
 TOKEN = "ENVSERVE_TEST_TOKEN"
@@ -46,8 +47,10 @@ def nothing_left(
 ) -> Iterator[None]:
     """No process, descriptor or thread of a test outlives it.
 
-    Its processes are known by a variable that all of them inherit.
+    Its processes are known by a variable that all of them inherit, those that are forks by their
+    parent, which is there before.
     """
+    forking()
     token = uuid.uuid4().hex
     monkeypatch.setenv(TOKEN, token)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where the locks are
@@ -74,13 +77,16 @@ def wait_empty(find):
 
 
 def processes(token: str) -> dict[int, str]:
-    """The living processes that have inherited the token, and what they are."""
+    """The living processes that have inherited the token or are forks, and what they are."""
     found = {}
     wanted = f"{TOKEN}={token}".encode()
+    parent = forking()[1]
+    forks = (PROC / f"{parent}/task/{parent}/children").read_text().split()
     for directory in PROC.glob("[0-9]*"):
         # A process may end while it is looked at; those of others are unreadable.
         with suppress(OSError):
-            if wanted in (directory / "environ").read_bytes().split(b"\0"):
+            inherited = (directory / "environ").read_bytes().split(b"\0")
+            if wanted in inherited or directory.name in forks:
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(directory.name)] = command.decode(errors="replace")[:200]
     return found

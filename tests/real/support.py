@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
 
+from tests.cli.commands import open_forked
 from tests.connections import own_host
 from tests.proc import is_alive, status_of
 from tests.real.judge import Judge
@@ -170,7 +170,9 @@ async def open_process(
     """A process that runs ``module``; killed at the end, if it is there yet."""
     log = judge.directory / f"{module}-{len(list(judge.directory.glob('*.txt')))}.txt"
     command = program(module, options)
-    process = Process(command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0)
+    process = Process(
+        command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0, opening=open_forked
+    )
     with trio.fail_after(PATIENCE_S):
         try:
             async with process:
@@ -199,25 +201,11 @@ async def open_server_process(
         yield process
 
 
-HOST = """
-import sys, trio
-from tests.real.support import QUICK
-from trio_envserve import ServerLimits, open_host
-
-async def main(address, name, workers):
-    async with open_host(
-        address, name=name, workers=int(workers), limits=ServerLimits(**QUICK)
-    ):
-        await trio.to_thread.run_sync(sys.stdin.read)
-
-trio.run(main, *sys.argv[1:])
-"""
-
-
 def host_process(address: str, name: str = "a", workers: int = 1) -> Process:
     """A host in a process of its own, until its input ends."""
-    command = [sys.executable, "-c", HOST, address, name, str(workers)]
-    return Process(command, f"host {name}", end_s=PATIENCE_S)
+    options = {"address": address, "name": name, "workers": workers, "limits": QUICK}
+    command = program("tests.real.host_main", options)
+    return Process(command, f"host {name}", cwd=ROOT, end_s=PATIENCE_S, opening=open_forked)
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self, final
 
@@ -58,6 +58,9 @@ LOOK_S = 0.02
 
 Command = Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]]
 """A command; or a function that makes it, of the first line of the life before ({}: none)."""
+
+Opening = Callable[..., Awaitable[trio.Process]]
+"""What starts a process: :func:`trio.lowlevel.open_process`, or what does the same."""
 
 
 def program(module: str, *arguments: str | Mapping[str, Any]) -> list[str]:
@@ -88,6 +91,7 @@ class Process:
         self, command: Command, what: str = "program", *, ready: str = "",
         environ: Mapping[str, str] | None = None, cwd: Path | None = None,
         log: Path | None = None, terminate: bool = False, end_s: float = END_S,
+        opening: Opening = trio.lowlevel.open_process,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -99,6 +103,7 @@ class Process:
             log: File to which its standard error is added; None: a temporary one.
             terminate: Whether it is asked to end by SIGTERM, too.
             end_s: Time that it has to end when it is asked to.
+            opening: What starts a process.
         """
         self.what = what
         self.said: dict[str, Any] = {}
@@ -114,6 +119,7 @@ class Process:
         self._log = log
         self._terminate = terminate
         self._end_s = end_s
+        self._opening = opening
         self._process: trio.Process | None = None
         self._errors: IO[bytes] | None = None
         self._words = ""
@@ -143,7 +149,7 @@ class Process:
         else:
             self._errors = self._log.open("a+b")
         try:
-            self._process = await trio.lowlevel.open_process(
+            self._process = await self._opening(
                 list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env={**os.environ, "PYTHONPATH": path, **self._environ}, process_group=0,
                 cwd=self._cwd,

@@ -229,14 +229,6 @@ def test_an_outcome_that_comes_after_the_cancel_is_kept_for_nobody():
     assert desk.is_empty
 
 
-def test_cancel_of_what_has_ended_or_of_another_place_changes_nothing():
-    desk, peer = begun()
-    assert told(desk.cancel(desk.peer(THERE)))["cancelled"] is False
-    assert desk.end() == [Deliver(peer, (b"a",), False)]
-    assert told(desk.cancel(peer))["cancelled"] is False
-    assert desk.runs.find(b"a") is not None
-
-
 def test_a_cancel_reaches_the_run_of_a_connection_that_was_lost():
     desk = Desk()
     first = desk.peer()
@@ -354,19 +346,6 @@ def test_what_a_lost_connection_had_said_is_still_heard():
 
 
 # -- bounds --------------------------------------------------------------------------
-
-
-def test_past_the_bound_of_runs_a_run_is_refused():
-    desk = Desk(runs=4)
-    first, second = desk.peer(), desk.peer(THERE)
-    assert started(desk.run(first, b"a") + desk.run(first, b"b")) == [b"a", b"b"]
-    assert told(desk.run(first, b"c"))["error"] == runs.FULL
-    assert started(desk.run(second, b"d")) == [b"d"]
-    assert told(desk.run(second, b"e"))["error"] == runs.FULL
-    desk.end(b"a")
-    assert told(desk.run(first, b"c"))["error"] == runs.FULL  # its share is less now
-    desk.end(b"d")
-    assert started(desk.run(first, b"c")) == [b"c"]
 
 
 def test_past_the_bound_in_bytes_a_run_is_refused():
