@@ -149,6 +149,13 @@ def parsed(module: Module) -> ast.Module:
     return ast.parse(module.source)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """Else whoever collects garbage in a later test would look at them for half a second."""
+    yield
+    parsed.cache_clear()
+
+
 @cache
 def imported(module: Module) -> set[str]:
     """Absolute names of all that a module imports, ``from a import b`` as ``a.b``."""
