@@ -59,21 +59,26 @@ def after(space: Space, state: SystemState, move: Any) -> SystemState:
     return state
 
 
-def successors(space: Space, state: SystemState) -> set[bytes]:
-    return {space.key(after(space, state, move)) for move in moves(space, state)}
+def key_of(space: Space, state: SystemState) -> tuple[Any, ...]:
+    """What a search knows a state by."""
+    return space.key(state), state.faults, state.spent
+
+
+def successors(space: Space, state: SystemState) -> set[tuple[Any, ...]]:
+    return {key_of(space, after(space, state, move)) for move in moves(space, state)}
 
 
 def differing(space: Space, *, looked_at: int, share: float, rng: Random) -> int:
     """Compare so many states with the first that counted as the same; how many were."""
     start = first(space)
-    known = {space.key(start): start}
+    known = {key_of(space, start): start}
     layer, compared = [start], 0
     while layer and len(known) < looked_at:
         following = []
         for state in layer:
             for move in moves(space, state):
                 found = after(space, state, move)
-                key = space.key(found)
+                key = key_of(space, found)
                 same = known.get(key)
                 if same is None:
                     known[key] = found
@@ -124,9 +129,9 @@ def test_exchanged_clients_and_workers_count_once():
     start = first(space)
     one, other = (after(space, start, ("ask", client)) for client in ("c0", "c1"))
     assert one != other
-    assert space.key(one) == space.key(other) != space.key(start)
+    assert key_of(space, one) == key_of(space, other) != key_of(space, start)
     both = {
-        space.key(after(space, state, ("ask", client)))
+        key_of(space, after(space, state, ("ask", client)))
         for state, client in ((one, "c1"), (other, "c0"))
     }
     assert len(both) <= 2
