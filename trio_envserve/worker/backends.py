@@ -209,7 +209,8 @@ class _ThreadBackend:
                 thread_name=name or None,
             )  # fmt: skip
         except trio.Cancelled as exc:  # noqa: ASYNC103
-            return CodeResult(error=exc)  # while waiting for a thread: nothing has started
+            # While it waited for a thread: nothing has started.
+            return CodeResult(error=exc)  # noqa: ASYNC104
 
     call_here = call
 
