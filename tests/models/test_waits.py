@@ -154,11 +154,11 @@ async def test_wait_for_a_permit_is_one_and_also_if_it_is_cancelled(
             nursery.start_soon(asked, first)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(asked, second)
+            await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(0.02):
                 await ask(model, third)
             now_s = trio.current_time()
             assert first.endpoint_waits.waited_s(now_s) == 0.0
-            assert second.endpoint_waits.waited_s(now_s) >= 0.02
+            assert second.endpoint_waits.waited_s(now_s) >= third.endpoint_waits.over_s > 0.0
             over.set()
-    assert third.endpoint_waits.over_s >= 0.02
     assert third.endpoint_waits.waited_s(now_s + 1000.0) == third.endpoint_waits.over_s
