@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.cli.commands import ROOT, check_nothing_left, forked, lines, run, served, until
 from tests.connections import held_port
@@ -291,14 +292,17 @@ async def test_no_server_there_is_told_at_once(tmp_path: Path, words: str):
 
 
 @pytest.mark.parametrize("option", ["--bind", "--http", "--verifiers-bind"])
-async def test_address_in_use_is_told_before_anything_is_served(tmp_path: Path, option: str):
+async def test_address_in_use_is_found_before_anything_is_started(tmp_path: Path, option: str):
     bind = () if option == "--bind" else ("--bind", "tcp://127.0.0.1:0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"{'tcp://' * (option != '--http')}127.0.0.1:{taken.getsockname()[1]}"
-        done = await run(tmp_path, "serve", "arithmetic", *bind, option, where, "--json")
+        words = (*bind, option, where, "--journal", "runs", "--log-level", "DEBUG", "--json")
+        done = await run(tmp_path, "serve", "arithmetic", *words)
     assert done.code == 3
     assert "in use" in done.last["error"]["message"]
     assert len(done.out.splitlines()) == 1
+    assert "worker" not in done.err
+    assert "runs" not in await trio.to_thread.run_sync(os.listdir, tmp_path)
     done.check_no_traceback()
     await check_nothing_left(tmp_path)
 

@@ -24,6 +24,7 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
+from ..doors.opening import listen, parse_bind
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..extras import needs_extra
@@ -172,6 +173,8 @@ class AskedDoor(NamedTuple):
     """A door that is asked for."""
 
     name: str
+    bind: str
+    """Its address, with the scheme."""
     open: Callable[..., AbstractAsyncContextManager[Any]]
     """Opens it for a server, or the address of one."""
 
@@ -190,13 +193,22 @@ def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]
     if "bind" in asked.http:
         insecure = asked.lets_all(options)
         http = partial(open_http_door, **asked.http, insecure=insecure, transport=transport)
-        doors.append(AskedDoor("http", http))
+        doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
     if "bind" in asked.verifiers:
         verifiers = partial(
             open_verifiers_door, **asked.verifiers, insecure=asked.insecure, transport=transport
         )
-        doors.append(AskedDoor("verifiers", verifiers))
+        doors.append(AskedDoor("verifiers", asked.verifiers["bind"], verifiers))
     return doors
+
+
+async def check_doors(doors: Sequence[AskedDoor]) -> None:
+    """See that each port is free, before a server has begun anything.  Raises
+    ServerStartError."""
+    for door in doors:
+        if door.bind.startswith("tcp://"):
+            for listener in await listen(parse_bind(door.bind)):
+                await listener.aclose()
 
 
 @asynccontextmanager
@@ -260,6 +272,7 @@ async def serve_until_asked(
     served = options.get("environment") or options.get("worker_command") or ""
     drained = False
     async with open_service(asked, stop) as service:
+        await check_doors(doors)
         async with open_server(**options) as server:
             stop.kill = server.kill
             about = {"environment": served, "address": server.address}

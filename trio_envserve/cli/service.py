@@ -123,9 +123,9 @@ class Service:
     def stopped(self, line: str, **about: Any) -> Result:
         """The result of a service that has ended as it was asked."""
         stop, seconds = self._stop, round(trio.current_time() - self._began_s, 3)
-        why = stop.why or ("parent ended" if stop.at_once else "environment broken")
         summary = {
-            "event": "stopped", "pid": os.getpid(), "why": why, "seconds": seconds, **about
+            "event": "stopped", "pid": os.getpid(), "why": stop.why or "parent ended",
+            "seconds": seconds, **about,
         }  # fmt: skip
         if stop.at_once:
             say("stopped at once; the workers and their executions were killed")
