@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from trio_envserve.core.lease import DRIFT, Leases, Reception
-from trio_envserve.lab.simulation.judges import Judges
+from trio_envserve.core.messages import WorkerHello
+from trio_envserve.lab.simulation.judges import Judges, model_of
 from trio_envserve.lab.simulation.plan import (
     OF_HOSTS,
     TIMES_OF_HOSTS,
@@ -174,3 +175,20 @@ def test_g1_a_worker_that_lives_while_its_server_is_said_to_be_dead_is_found():
     dead = (2.0, "declares", "server1", ({b"e" * 16},))
     assert len(judged(epoch, dead)) == 1
     assert judged(epoch, (1.9, "back", WORKER, ("server1",)), dead) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "declared"), [([], True), ([None], None)], ids=["alone", "behind garbage"]
+)
+def test_hello_behind_a_message_that_cannot_be_read_declares_nothing(
+    before: list[None], declared: bool | None
+):
+    """A host brings many messages of a worker in one; the router ends that worker at the first
+    that it cannot read."""
+    model = model_of(plan_with_hosts(0))
+    hello = WorkerHello(2, 1, "an environment", True, 4)
+    model.see(Event(0.0, "begins", "server0", "", ()))
+    for message in (*before, hello):
+        model.see(Event(1.0, "reported", WORKER, "", (message, None)))
+    model.see(Event(1.0, "turned", "server0", "", ()))
+    assert model.declared is declared

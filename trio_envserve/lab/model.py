@@ -1371,6 +1371,8 @@ class Boundary(RouterModel):
             case messages.WorkerHello() if worker not in self.leaving | self.enlisted:
                 self.enlisted.add(worker)
                 self.declared = message.rerun
+            case None:  # no router can read it: it ends the worker
+                self.leaving.add(worker)
             case _:
                 pass
 

@@ -1264,8 +1264,11 @@ class SimServer(SimProcess):
         """Say what a worker of its own reports."""
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
         if worker is not None and worker.server is self:
-            for message, body in said_in(frames, 2 if len(frames) == 4 else 1):
+            said = said_in(frames, 2 if len(frames) == 4 else 1)
+            for message, body in said:
                 self.world.happened("reported", worker.name, "", message, body)
+            if not said:
+                self.world.happened("reported", worker.name, "", None, None)
 
     def _from_host(self, link: SimulatedLink, frames: Frames) -> None:
         assert self.hosts is not None
