@@ -198,6 +198,29 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path):
         assert "the parent process has ended" in starter.err
 
 
+async def test_a_server_whose_parent_ends_while_it_imports_ends_too(tmp_path: Path):
+    """It took whoever had it then for its parent, and went on for ever."""
+    (tmp_path / "child.py").write_text(
+        "import os, sys, time\n"
+        "from trio_envserve.cli import main\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'trio_envserve.cli.verbs':\n"
+        "            open('imports', 'w').close()\n"
+        "            while os.getppid() == int(sys.argv[1]): time.sleep(0.01)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "sys.exit(main(['serve', '--bind', 'tcp://127.0.0.1:0', '--exit-with-parent']))\n"
+    )
+    (tmp_path / "starter.py").write_text(
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, 'child.py', str(os.getpid())])\n"
+        "while not os.path.exists('imports'): time.sleep(0.01)\n"
+    )
+    async with forked(tmp_path, module="starter") as starter:
+        await check_nothing_left(tmp_path)
+        assert "the parent process has ended" in starter.err
+
+
 async def test_a_third_signal_ends_even_a_loop_that_is_stuck(tmp_path: Path):
     (tmp_path / "stuck.py").write_text(
         "import time\n"

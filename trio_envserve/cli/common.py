@@ -99,13 +99,13 @@ def nothing() -> None:
 class StopRequest:
     """The request to end a verb.  One for each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int) -> None:
         self.asked = trio.Event()
         """Set by the first signal (or by the verb itself)."""
         self.number: int | None = None
         """The first signal."""
-        self.parent = os.getppid()
-        """The parent, asked early: one that ends meanwhile would be taken for another."""
+        self.parent = parent
+        """The process that started this one."""
         self.at_once = False
         """A second signal came, or the parent has ended."""
         self.on_first: Callable[[], object] = nothing
@@ -171,7 +171,7 @@ VerbMain: TypeAlias = Callable[[StopRequest], Awaitable[Result]]
 def run_verb(main: VerbMain, *, as_json: bool) -> int:
     """Run a verb and return its exit code; prints its final object, and expected errors."""
     interrupts = click.get_current_context().obj or Interrupts()
-    return trio.run(_run, main, interrupts, StopRequest(), as_json)
+    return trio.run(_run, main, interrupts, StopRequest(interrupts.parent), as_json)
 
 
 async def _run(main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_json: bool) -> int:

@@ -30,9 +30,11 @@ TOGETHER_S = 0.25
 
 @final
 class Interrupts:
-    """The signals of this process.  Knows nothing of trio."""
+    """The signals of this process, and its parent.  Knows nothing of trio."""
 
     def __init__(self, *, as_json: bool = False) -> None:
+        self.parent = os.getppid()
+        """Asked before the imports: one that ends meanwhile would be taken for another."""
         self.signals = [signal.SIGINT, signal.SIGTERM]
         # A program under nohup keeps running when its terminal is closed.
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
