@@ -391,10 +391,14 @@ def timed(request):
 
 
 async def test_coroutine_that_takes_too_long_is_cancelled_and_told(timed):
-    script = [calls(("never", {}), ("goes_on", {})), "."]
-    result, _ = await one(timed, script, tool_timeout_s=0.05)
-    assert json.loads(told(result)) == {"error": "never took longer than 0.05 s"}
-    assert told(result, 1) == "on"
+    script, limit_s, after = [calls(("never", {}), ("goes_on", {})), "."], 0.05, ""
+    while after != "on":
+        result, _ = await one(timed, script, tool_timeout_s=limit_s)
+        assert json.loads(told(result)) == {"error": f"never took longer than {limit_s:g} s"}
+        after = told(result, 1)
+        # On a slow machine the other one may take as long.
+        assert after == "on" or "goes_on took longer" in after
+        limit_s *= 4
 
 
 async def test_thread_that_takes_too_long_is_told_and_has_the_later_methods(timed):
@@ -1106,7 +1110,7 @@ def test_method_of_a_task_that_is_cancelled_twice_is_waited_for():
 
     def slowly():
         begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
         ended.append(True)
 
     async def main():
