@@ -440,20 +440,19 @@ async def test_silent_connections_make_room_at_the_bound(zmtp_bench, monkeypatch
     async with opened(zmtp_bench, limits=limits_of(connections=5)) as (b, router, peers):
         async with b.dealer(router) as first:
             await ask(first)
-            for sock in await peers.shake_all(4):
+            socks = await peers.shake_all(4)
+            for sock in socks:
                 await in_thread(say_and_hear, sock)
-
-            async def talk() -> None:
-                while True:
-                    await ask(first)
-                    await trio.sleep(0.05)
-
-            async with b.dealer(router) as second, trio.open_nursery() as talking:
-                talking.start_soon(talk)
+            since_s = router._pumped_s
+            while router._pumped_s == since_s:  # of one sweep, all would be silent for as long
+                await trio.sleep(0.01)
+            await ask(first)
+            async with b.dealer(router) as second:
                 with trio.fail_after(60):
                     await ask(second)
-                talking.cancel_scope.cancel()
-            await ask(first)
+                    assert await in_thread(raw_zmtp.until_closed, socks[0]) == b""
+                    await ask(first)
+                assert router.statistics().closed == 1
 
 
 class Looks(dict[bytes, Any]):
