@@ -347,7 +347,7 @@ async def test_between_two_requests_a_call_holds_no_permit():
 
     def answer(ask):
         if ask.number == 0:
-            return Status(429, headers={"retry-after": "1"})
+            return Status(429, headers={"retry-after": "100"})
         return Reply("there")
 
     endpoint = Endpoint(answer)
@@ -357,6 +357,7 @@ async def test_between_two_requests_a_call_holds_no_permit():
             await trio.sleep(0.01)
         assert await ask(1) == "there"
         assert len(endpoint.asks) == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_rollout_notes_that_it_waits_for_a_limit_over_all(autojump_clock):
