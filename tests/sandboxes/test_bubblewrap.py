@@ -185,13 +185,15 @@ async def test_a_first_process_that_answers_anything_is_told_as_a_death():
 @pytest.mark.parametrize("has_handle", [True, False])
 async def test_destroyed_processes_are_gone(has_handle: bool):
     provider = provider_or_skip(NAME)
+    seconds = 10**6 + os.getpid()  # is in the words of nobody else
     async with created(NAME) as (sandbox, name, handle):
-        await sandbox.run(shell("sleep 9876 >/dev/null 2>&1 & setsid sleep 9876 &"))
+        await sandbox.run(shell(f"sleep {seconds} >/dev/null 2>&1 & setsid sleep {seconds} &"))
         own = {pid for pid, _ in bubblewrap.processes_of(name)}
         assert own <= {pid for pid, _ in stats()}
         provider.destroy(name, handle if has_handle else None)
         assert not own & {pid for pid, _ in stats()}
-        assert not [pid for pid, _ in stats() if _has(Path(f"/proc/{pid}/cmdline"), b"9876")]
+        words = str(seconds).encode()
+        assert not [pid for pid, _ in stats() if _has(Path(f"/proc/{pid}/cmdline"), words)]
 
 
 @pytest.mark.parametrize(("later", "boot"), [(1, ""), (0, "of another life")])
