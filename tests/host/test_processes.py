@@ -143,7 +143,7 @@ async def test_g9_child_that_is_forked_while_a_worker_starts_does_not_hide_its_d
 
                 def kill(pid: int) -> None:
                     os.kill(pid, signal.SIGKILL)
-                    nursery.cancel_scope.deadline = trio.current_time() + 5
+                    nursery.cancel_scope.deadline = trio.current_time() + PATIENCE_S / 3
 
                 assert await process.wait(kill) == "it was ended by SIGKILL"
             assert not nursery.cancel_scope.cancelled_caught

@@ -165,7 +165,7 @@ MANY = 40
 @pytest.mark.parametrize("backend", LOOPS)
 async def test_plain_functions_that_take_long_hold_up_no_others(backend: str, shop: Shop):
     """Each creates once all do."""
-    together = threading.Barrier(MANY, timeout=10)
+    together = threading.Barrier(MANY, timeout=50)
 
     def create_together(name: str) -> Any:
         together.wait()
