@@ -121,11 +121,11 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
     ):
         assert await rollout(server.serving["http"]) == 1.0
         assert server.serving["verifiers"].startswith("tcp://127.0.0.1:")
-        ran = ("eval", "arithmetic", "-n", "2", "--address", at, "--wait-s", "2", "--json")
-        done = await run(tmp_path, *ran, "--curve", "trainer.key")
+        ran = ("eval", "arithmetic", "-n", "2", "--address", at, "--json", "--wait-s")
+        done = await run(tmp_path, *ran, "60", "--curve", "trainer.key")
         assert (done.code, done.last["errors"]) == (0, 0), done.err
-        status = ("status", at, "--wait-s", "2", "--json")
-        seen = await run(tmp_path, *status, "--curve", "b.key")
+        status = ("status", at, "--json", "--wait-s")
+        seen = await run(tmp_path, *status, "60", "--curve", "b.key")
         assert seen.code == 0, seen.err
         for verb, key, why in (
             (ran, "b.key", "may not submit: that needs the role submit"),
@@ -135,12 +135,12 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
             (ran, "unknown.key", "it does not know this key (400): its operator lets it in"),
             (ran, "", "give this side keys (--curve, or curve=)"),
         ):
-            failed = await run(tmp_path, *verb, *(("--curve", key) if key else ()))
+            failed = await run(tmp_path, *verb, "4", *(("--curve", key) if key else ()))
             assert failed.code
             assert why in failed.out + failed.err
             failed.check_no_traceback()
         assert (await run(tmp_path, "curve", "revoke", "keys", "board")).code == 0
-        while (gone := await run(tmp_path, *status, "--curve", "b.key")).code == 0:
+        while (gone := await run(tmp_path, *status, "4", "--curve", "b.key")).code == 0:
             pass
         assert gone.code == 3
         assert "the key board was revoked" in gone.err
