@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
@@ -127,24 +128,33 @@ class LoopMeter(trio.abc.Instrument):
         return [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in stack][-6:]
 
 
-def watch_loop(log: Path | str, who: str) -> LoopMeter:
-    """Measure the loop of this thread until the process ends: to be called inside of it."""
+def watch_loop(log: Path | str, who: str) -> Callable[[], None]:
+    """Measure the loop of this thread: to be called inside of it.  Returns what ends that, which
+    need not be called."""
     meter, events = LoopMeter(), EventLog(Path(log))
+    over = threading.Event()
     trio.lowlevel.add_instrument(meter)
     gc.callbacks.append(meter.collecting)
 
     def report() -> None:
-        while True:
+        while not over.is_set():
             where: list[str] = []
             until_s = time.monotonic() + REPORT_S
-            while time.monotonic() < until_s:
-                time.sleep(LOOK_S)
+            while time.monotonic() < until_s and not over.wait(LOOK_S):
                 if meter.under_way_s() > LONG_S:
                     where = meter.where()
             events.write("sampled", "turn", who=who, where=where, **meter.take())
 
-    threading.Thread(target=report, daemon=True).start()
-    return meter
+    def end() -> None:
+        over.set()
+        thread.join()
+        events.close()
+        gc.callbacks.remove(meter.collecting)
+        trio.lowlevel.remove_instrument(meter)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    return end
 
 
 def watch_machine(log: Path) -> None:

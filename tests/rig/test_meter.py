@@ -81,18 +81,20 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 async def test_reports_are_on_disk_with_where_the_loop_stood(tmp_path):
     path = tmp_path / "events.jsonl"
-    meter = watch_loop(path, "mine")
+    end = watch_loop(path, "mine")
 
     def is_of_this_file(report: dict[str, Any]) -> bool:
         here = any("test_meter.py" in place for place in report["where"])
         return here and report["turn_s"] > LONG_S
 
-    with trio.fail_after(60):
-        # The thread that looks may come too late for one turn, and see the next.
-        while not any(map(is_of_this_file, events(path))):
-            work(0.2)
-            await trio.sleep(0.01)
-    trio.lowlevel.remove_instrument(meter)
+    try:
+        with trio.fail_after(60):
+            # The thread that looks may come too late for one turn, and see the next.
+            while not any(map(is_of_this_file, events(path))):
+                work(0.2)
+                await trio.sleep(0.01)
+    finally:
+        end()
     assert {report["who"] for report in events(path)} == {"mine"}
 
 
