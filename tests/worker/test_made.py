@@ -492,7 +492,7 @@ async def test_end_of_a_process_is_told_where_the_worker_blocks_all_signals() ->
     async def body(rollout: Any, process: Any, run: Any) -> Any:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            return (await run(["echo", "told"], timeout_s=10)).stdout
+            return (await run(["echo", "told"], timeout_s=60)).stdout
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
