@@ -97,6 +97,10 @@ async def adestroy(name: str, handle: Any) -> None:
     shop().end(name)
 
 
+def destroy_by_a_coroutine(name: str, handle: Any) -> Any:
+    return adestroy(name, handle)
+
+
 async def _sleep(seconds: float) -> None:
     on_asyncio = asyncio._get_running_loop() is not None
     await (asyncio if on_asyncio else trio).sleep(seconds)

@@ -17,7 +17,14 @@ import trio.testing
 
 from tests.worker import shop as shops
 from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
-from tests.worker.shop import Shop, acreate, adestroy, create, destroy
+from tests.worker.shop import (
+    Shop,
+    acreate,
+    adestroy,
+    create,
+    destroy,
+    destroy_by_a_coroutine,
+)
 from trio_envserve import (
     Client,
     ResourceError,
@@ -243,6 +250,31 @@ async def test_worker_in_this_process_is_replaced_if_a_destroy_hangs_in_its_thre
             shop.opens.set()
         await gone(server)
         assert (shop.there, shop.calls["destroy"]) == ({}, 2)
+
+
+@pytest.mark.parametrize("fails", [0, 1], ids=["by its block", "by a worker"])
+@pytest.mark.parametrize("backend", LOOPS)
+async def test_destroy_that_returns_a_coroutine_is_awaited_whoever_calls_it(
+    backend: str, fails: int, shop: Shop
+):
+    environment = Making(backend)
+    environment.destroy = destroy_by_a_coroutine
+    shop.fails = fails
+    async with served(environment) as (server, client):
+        assert (await client.run_rollout({}))["reward"] == 1.0
+        await gone(server)
+        assert (shop.there, shop.calls["destroy"]) == ({}, fails + 1)
+
+
+async def test_destroy_that_returns_a_coroutine_in_a_thread_is_not_taken_for_done(shop: Shop):
+    environment = Making("thread")
+    environment.destroy = destroy_by_a_coroutine
+    async with served(environment) as (server, client):
+        assert (await client.run_rollout({}))["reward"] == 1.0
+        await until(lambda: server.stats().resources_held or not server.stats().resources)
+        (shown,) = server.stats().resources_held
+        assert (len(shop.there), shop.calls["destroy"]) == (1, 0)
+        assert "a plain function returned coroutine, which needs a loop" in shown.why
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -241,14 +241,16 @@ async def _watch(calls: LoopCalls) -> None:
 
 def _in_thread(call: Call, context: RunContext) -> CodeResult:
     pid = os.getpid()
-    ended = foreign.call(_plain_value, call, context)
+    ended = foreign.call(plain_value, call, context)
     end_if_forked(pid)
     _hint(ended.error, _TRIO_SIGNS, _THREAD_NOTE)
     return ended
 
 
-def _plain_value(call: Call, context: RunContext) -> Any:
-    value = call(context)
+def plain_value(call: Callable[..., Any], *args: Any) -> Any:
+    """The value of plain code, which nothing awaits.  Raises what it raises, and ``TypeError`` for
+    an awaitable."""
+    value = call(*args)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

@@ -44,6 +44,7 @@ from ..core.worker import Cleaned, ResourceTold, ResourceWanted
 from ..envs.methods import Methods, ObjectThread, Then, TookTooLong, TrioMethods, same
 from ..envs.methods_asyncio import AsyncioMethods
 from ..envs.resources import ResourceError, WantedResource, find_destroy
+from .backends import plain_value
 from .failures import describe_exception, log
 
 _I = ResourceState
@@ -181,13 +182,20 @@ class WorkerResources:
             if inspect.iscoroutinefunction(destroy):
                 ended = await self.call_code(partial(destroy, name, handle))
             else:
-                ended = await foreign.acall(_in_thread, destroy, name, handle)
+                ended = await foreign.acall(_in_thread, _in_list, destroy, name, handle)
+                if ended.error is None and inspect.isawaitable(ended.value[0]):
+                    ended = await self.call_code(ended.value.pop)
         return _failure(ended, within_s, late=scope.cancelled_caught or scope.cancel_called)
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     # A limiter of its own: what hangs in one thread holds up no other.
     return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+
+
+def _in_list(function: Callable[..., Any], *args: Any) -> list[Any]:
+    # A thread of trio's hands on no coroutine by itself.
+    return [function(*args)]
 
 
 def _why(error: BaseException) -> str:
@@ -339,7 +347,7 @@ class CarriedResources:
         made.begin()
         try:
             try:
-                made.handle = wanted.create(made.name)
+                made.handle = plain_value(wanted.create, made.name)
             finally:
                 made.created()
             self._carrier.call_sync(partial(self._resources.created, made, self._encoded(made)))
@@ -351,7 +359,7 @@ class CarriedResources:
     def close_sync(self, made: OpenResource) -> None:
         """Destroy a resource in a thread."""
         if made.take_right():
-            ended = foreign.call(made.wanted.destroy, made.name, made.handle)
+            ended = foreign.call(plain_value, made.wanted.destroy, made.name, made.handle)
             why = _failure(ended, 0.0, late=False)
             self._carrier.soon(partial(self._resources.finish, made, why))
 
