@@ -29,6 +29,8 @@ from tests.cli.commands import (
     until,
 )
 from tests.connections import held_port
+from trio_envserve.cli.common import LAST_RESORT_S
+from trio_envserve.cli.interrupts import TOGETHER_S
 from trio_envserve.envs.recorder import read_run_log
 
 pytestmark = pytest.mark.real
@@ -325,6 +327,25 @@ async def test_rollouts_are_in_the_pager_whose_own_ctrl_c_is(tmp_path: Path):
     os.close(terminal.fd)
     assert code == 0
     assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_ctrl_c_pressed_twice_in_the_pager_left_it_alone_with_the_terminal(tmp_path: Path):
+    echo(tmp_path)
+    await run(tmp_path, "eval", "echo:Echo", "-n", "9", "--output", "r.jsonl", *HERE)
+    terminal = Terminal(tmp_path, "show", "r.jsonl")
+    with trio.fail_after(HANG_S):
+        await terminal.sees("input 0, repeat 0 (1 of 9)")
+        for _ in range(3):
+            os.write(terminal.fd, b"\x03")
+            await trio.sleep(2 * TOGETHER_S)
+        await trio.sleep(LAST_RESORT_S)
+        await terminal.press("G", "input 8, repeat 0 (9 of 9)")
+        os.write(terminal.fd, b"q")
+        code = await terminal.ends()
+    os.close(terminal.fd)
+    assert code == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

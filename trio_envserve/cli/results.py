@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from ..evals.tally import shown
 from ..options import argument, option
-from .common import OK, UNWRITTEN, CommandError, Result, StopRequest, nothing
+from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
 from .render import Table, number_of, rollouts_table, say
 from .verbs import VerbOptions, verb
 
@@ -98,14 +99,18 @@ async def show(asked: Show, stop: StopRequest) -> Result:
         title = f"{file}: {len(entries)} of {len(found.entries)} rollouts ({about})"
         columns = ("number", "input", "repeat", "reward", "duration_s", "error")
         return Result(OK, summary, [rollouts_table(title, rollouts[:LISTED], *columns)])
-    stop.on_first = nothing  # Ctrl-C is the pager's
 
     def pages() -> Iterator[str]:
         for n, each in enumerate(entries, 1):
             lines = page(record_at(file, each), place=f"{n} of {len(entries)}", full=asked.full)
             yield f"{page_text(lines)}\n\n"
 
-    await trio.to_thread.run_sync(click.echo_via_pager, pages())
+    # Ctrl-C is the pager's, however often.  It is not ignored, which the pager would inherit.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        await trio.to_thread.run_sync(click.echo_via_pager, pages())
+    finally:
+        signal.signal(signal.SIGINT, before)
     return Result(OK, {})
 
 
