@@ -329,6 +329,41 @@ def test_a_missing_extra_says_what_to_install(missing: str):
     assert missing in told["error"]["message"]
 
 
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell's line in which ``$E`` is the command."""
+    run = f"{shlex.quote(sys.executable)} -m trio_envserve"
+    return subprocess.run(
+        ["sh", "-c", command.replace("$E", run)], cwd=folder, capture_output=True, text=True,
+        timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_summary_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, form: str):
+    done = shell(f"$E eval arithmetic -n 2 --workers 0 {form} > /dev/full", tmp_path)
+    assert done.returncode == 5
+    last = done.stderr.splitlines()[-1]
+    assert last == "trio-envserve: error: standard output: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+def test_summary_was_a_traceback_where_standard_output_is_closed(tmp_path: Path):
+    done = shell("$E eval arithmetic -n 2 --workers 0 >&- <&-", tmp_path)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+async def test_server_ended_where_a_full_disk_did_not_take_its_address(tmp_path: Path):
+    address = f"ipc://{tmp_path}/server"
+    line = (
+        f"$E serve arithmetic --workers 0 --bind {address} > /dev/full & "
+        f"$E status {address} --ready --wait-s 60; kill $!; wait $!"
+    )
+    done = await trio.to_thread.run_sync(shell, line, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+    assert "trio-envserve: error: standard output: No space left on device" in done.stderr
+
+
 def test_a_verb_does_not_load_what_others_need():
     run = python(
         "import sys\n"

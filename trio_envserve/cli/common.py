@@ -32,6 +32,7 @@ from ..core.errors import (
 )
 from ..envs.loading import check_spec
 from ..envs.specs import SCHEMES
+from ..evals.files import NotWritten
 from ..logs import finish
 from ..net import unwrap_single
 from .interrupts import Interrupts
@@ -45,15 +46,16 @@ ask a server end with 128 plus its number, as a shell does."""
 
 NO_SERVER = "no server answered within --wait-s"
 WRONG_USAGE = "wrong usage: an option, an address, a name, a missing extra"
+NOT_PRINTED = "standard output could not be written (the disk is full)"
 
 
 def epilog(
     codes: Mapping[int, str] = MappingProxyType({}), *,
     interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)",
 ) -> str:  # fmt: skip
-    """The exit codes at the end of a verb's help.  ``codes``: those beside 0 and 2, or
+    """The exit codes at the end of a verb's help.  ``codes``: those beside 0, 2 and 5, or
     other words for these; ``interrupted``: None if a signal is the normal end."""
-    texts = {OK: "done", USAGE: WRONG_USAGE, **codes}
+    texts = {OK: "done", USAGE: WRONG_USAGE, UNWRITTEN: NOT_PRINTED, **codes}
     lines = [f"  {code}  {texts[code]}" for code in sorted(texts)]
     if interrupted is not None:
         lines.append(f"  130, 143  {interrupted}")
@@ -189,15 +191,20 @@ async def _run(main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_jso
             nursery.cancel_scope.cancel()
             if error is not None:
                 say(f"error: {error}")
-            if as_json:
-                emit({**result.summary, "exit": result.exit_code})
-            else:
-                show(*result.shown)
+            code = result.exit_code
+            try:
+                if as_json:
+                    emit({**result.summary, "exit": code})
+                else:
+                    show(*result.shown)
+            except NotWritten as problem:
+                say(f"error: {problem}")
+                code = code or UNWRITTEN
             if stop.left_behind or isinstance(error, ServerNotClosed):
                 # trio would wait for the code that was left behind, or the interpreter.
                 finish()
-                os._exit(result.exit_code)
-    return result.exit_code
+                os._exit(code)
+    return code
 
 
 async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
@@ -210,7 +217,9 @@ async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
 def _expected(raised: BaseException) -> EnvServeError | None:
     """The error to report, if everything that was raised is an expected error."""
     leaves = list(foreign.leaves(raised))
-    told = (ConfigError, ServerStartError, ServerNotReady, ServerNotClosed, CommandError)
+    told = (
+        ConfigError, ServerStartError, ServerNotReady, ServerNotClosed, NotWritten, CommandError
+    )  # fmt: skip
     expected = [leaf for leaf in leaves if isinstance(leaf, told)]
     return expected[0] if expected and len(expected) == len(leaves) else None
 
@@ -219,7 +228,7 @@ def _failed(error: EnvServeError) -> Result:
     if isinstance(error, CommandError):
         code = error.exit_code
     else:
-        codes = {ConfigError: USAGE, ServerNotClosed: AT_ONCE}
+        codes = {ConfigError: USAGE, ServerNotClosed: AT_ONCE, NotWritten: UNWRITTEN}
         code = next((c for e, c in codes.items() if isinstance(error, e)), NOT_STARTED)
     return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
 

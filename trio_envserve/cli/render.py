@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import trio
 
+from ..evals.files import NotWritten
 from ..evals.plain import plain_line, plain_text
 from ..evals.records import failure_line
 from ..evals.statistics import bar
@@ -47,16 +48,23 @@ def emit(record: dict[str, Any]) -> bool:
 def put(text: str) -> bool:
     """Print text on standard output, flushed.
 
-    Returns whether it may be read: False once, when the reader has gone.
+    Returns whether it may be read: False once, when the reader has gone.  Raises NotWritten, once,
+    if there is no room for it.
     """
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        # The reader has enough (`| head -1`).  Python would complain again when it
-        # flushes at exit.
+    except OSError as error:
+        # Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
+        if not isinstance(error, BrokenPipeError):
+            raise NotWritten(f"standard output: {error.strerror}") from None
+        return False  # the reader has enough (`| head -1`)
     return True
+
+
+def is_terminal(*streams: TextIO | None) -> bool:
+    """Whether standard streams of this process, which may be closed, are those of a terminal."""
+    return all(stream is not None and stream.isatty() for stream in streams)
 
 
 # -- tables -------------------------------------------------------------------
@@ -118,7 +126,7 @@ def rich_tables(tables: Sequence[Table]) -> Any:
 def show(*parts: Table | str) -> bool:
     """Print tables and texts on standard output; returns whether they may be read, as
     :func:`put` does."""
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         from rich.console import Console
 
         for part in parts:
@@ -144,7 +152,7 @@ async def progress(
     anybody knows how much there is."""
 
     async def show() -> None:
-        while not sys.stderr.isatty():
+        while not is_terminal(sys.stderr):
             await trio.sleep(PLAIN_EVERY_S)
             say(line())
         from rich.console import Console
@@ -176,7 +184,7 @@ async def keep_showing(
 ) -> None:  # fmt: skip
     """Show what was seen, and look again, as long as it is read: on a screen of its own on a
     terminal, elsewhere one below the other; or as ``record``, for programs."""
-    if record is not None or not sys.stdout.isatty():
+    if record is not None or not is_terminal(sys.stdout):
         while emit(record()) if record else put(tables_text(seen()) + "\n"):
             await trio.sleep(every_s)
             await look()

@@ -33,7 +33,7 @@ from ..evals.statistics import CONFIDENCE, Paired
 from ..evals.tally import shown
 from ..options import argument, option
 from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
-from .render import Table, number_of, rollouts_table, say
+from .render import Table, is_terminal, number_of, rollouts_table, say
 from .verbs import VerbOptions, verb
 
 STYLES = {
@@ -91,7 +91,7 @@ async def show(asked: Show, stop: StopRequest) -> Result:
     found, entries = await trio.to_thread.run_sync(choose)
     if number is not None:
         return await _one(asked, number, entries)
-    is_seen = sys.stdin.isatty() and sys.stdout.isatty()
+    is_seen = is_terminal(sys.stdin, sys.stdout)
     if asked.as_json or asked.as_list or not entries or not is_seen:
         rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
         summary = {"file": file, "count": len(entries), "rollouts": rollouts}
@@ -125,7 +125,7 @@ async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
 
 def page_text(lines: Sequence[Line]) -> str:
     """A page, with colours for a terminal."""
-    if not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         return "\n".join(line.text for line in lines)
     from rich.console import Console
 

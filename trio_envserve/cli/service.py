@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, final
 
 import trio
 
+from ..evals.files import NotWritten
 from ..evals.plain import plain_line
 from ..host.allocator import keep_freed_memory
 from ..options import option
@@ -81,12 +82,15 @@ class Service:
     def announce(self, event: str, line: str, **about: Any) -> None:
         """Tell an event: an object on standard output, or a line for people, of which the first
         is there, too."""
-        if self._asked.as_json:
-            emit({"event": event, "pid": os.getpid(), **about})
-        elif not self._is_announced:
-            put(f"{line} (pid {os.getpid()})")
-        elif line:
-            say(line)
+        try:
+            if self._asked.as_json:
+                emit({"event": event, "pid": os.getpid(), **about})
+            elif not self._is_announced:
+                put(f"{line} (pid {os.getpid()})")
+            elif line:
+                say(line)
+        except NotWritten as problem:  # the service goes on
+            say(f"error: {problem}")
         self._is_announced = True
 
     def tell(self) -> None:

@@ -14,6 +14,7 @@ everything.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -29,6 +30,7 @@ import click
 from click.core import ParameterSource
 
 from ..core.errors import ConfigError
+from ..evals.files import NotWritten
 from ..logs import take_stderr
 from ..near import did_you_mean
 from ..options import Option, option, options_of, read_file, values_of
@@ -517,7 +519,8 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
             error.show()
         if "--json" in own:
             about = {"type": type(error).__name__, "message": error.format_message()}
-            emit({"error": about, "exit": error.exit_code})
+            with contextlib.suppress(NotWritten):
+                emit({"error": about, "exit": error.exit_code})
         return error.exit_code
     except click.Abort:
         return 130
