@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from trio_envserve import Rollout, RolloutFailed, open_client, open_server
 from trio_envserve.core.permits import EXECUTION_CLAIMS
 from trio_envserve.core.worker import ClaimMade, ClaimOver
 from trio_envserve.envs import load
-from trio_envserve.envs.permits import claimed_limit, claimed_rate
+from trio_envserve.envs.permits import Permit, claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
@@ -145,6 +146,34 @@ async def test_a_permit_that_the_code_has_left_comes_back_with_its_end(backend: 
     async with opened(environment, threads=2) as runner:
         for number in range(3):
             assert await runner.run(request(), request_id=f"ab#{number}") == "left"
+
+
+async def test_permit_for_a_task_that_was_cancelled_twice_was_kept_to_the_end_of_the_rollout():
+    """Of asyncio, whose limits of time cancel a task each."""
+    granted = trio.Event()
+    given_back: list[str] = []
+
+    async def claim() -> Callable[[], object]:
+        with trio.CancelScope(shield=True):
+            await granted.wait()
+        return partial(given_back.append, "permit")
+
+    @on_asyncio
+    async def cancelled_twice(rollout: Rollout) -> str:
+        assert rollout._services is not None
+        carrier = rollout._services.carrier
+        task = asyncio.ensure_future(Permit((carrier, claim), is_rate=False).__aenter__())
+        for _ in range(2):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        await asyncio.sleep(0.01)
+        carrier.soon(granted.set)
+        await asyncio.wait((task,))
+        await carrier.call(trio.lowlevel.checkpoint)  # what came before it is done
+        return f"{task.cancelled()} {given_back}"
+
+    async with opened(load(cancelled_twice), threads=1) as runner:
+        assert await runner.run(request(), request_id="ab#0") == "True ['permit']"
 
 
 async def test_a_permit_may_be_used_again_and_by_several_tasks():

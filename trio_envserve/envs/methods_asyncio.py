@@ -31,7 +31,7 @@ class AsyncioMethods(Methods):
         try:
             await asyncio.wait((running,), timeout=timeout_s)
         except asyncio.CancelledError:
-            await _end_of(running)  # noqa: ASYNC102
+            await end_of(running)  # noqa: ASYNC102
             raise
 
     async def _awaited(self, method: Awaitable[CodeResult], timeout_s: float) -> CodeResult:
@@ -41,7 +41,7 @@ class AsyncioMethods(Methods):
         finally:
             in_time = running.done()
             running.cancel()
-            await _end_of(running)  # noqa: ASYNC102
+            await end_of(running)  # noqa: ASYNC102
         # A value counts, though it came while the method was cancelled.
         ended = running.result()
         return ended if in_time or ended.error is None else CodeResult(error=TookTooLong())
@@ -53,7 +53,7 @@ class AsyncioMethods(Methods):
         return running.result()
 
 
-async def _end_of(running: asyncio.Future[Any]) -> None:
+async def end_of(running: asyncio.Future[Any]) -> None:
     """Wait for the end, though the task is cancelled, as often as limits of the code's own do."""
     while not running.done():
         with contextlib.suppress(asyncio.CancelledError):

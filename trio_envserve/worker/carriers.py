@@ -31,6 +31,7 @@ import trio
 from .. import foreign
 from ..carrier import Undo, Work, WorkCarrier
 from ..envs.interface import RolloutCancelled
+from ..envs.methods_asyncio import end_of
 from ..foreign import CodeResult
 from .forks import end_if_forked
 
@@ -216,7 +217,7 @@ class AsyncioCarrier:
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
             self._calls.abandon(scope)
-            await asyncio.wait((answer,))  # noqa: ASYNC102
+            await end_of(answer)  # noqa: ASYNC102
             if undo is not None and answer.result().error is None:
                 undo(answer.result().value)
             raise
