@@ -1034,6 +1034,22 @@ def test_reserved_name_with_other_arguments_is_refused_by_name(name, method):
         load(made(**{name: method}))
 
 
+def yields(self, *given):
+    yield "more"
+
+
+async def ayields(self, *given):
+    yield "more"
+
+
+@pytest.mark.parametrize("method", [yields, ayields])
+@pytest.mark.parametrize("name", ["reset", "get_reward", "next_message", "close"])
+def test_reserved_method_with_a_yield_is_refused(name, method):
+    """The model was told "<generator object ...>", and close() did nothing."""
+    with pytest.raises(ConfigError, match=rf"Made\.{name} is a generator function"):
+        load(made(**{name: method}))
+
+
 def test_reserved_methods_may_be_written_in_many_ways():
     class Fits:
         def reset(self, **row):

@@ -87,7 +87,7 @@ from .interface import Backend, Rollout
 from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
 from .saves import loop_saves
 from .tool_loop import LoopOptions, ToolLoop
-from .tools import Tool, tools_of, tools_of_object
+from .tools import Tool, check_returns, tools_of, tools_of_object
 
 CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -101,6 +101,9 @@ CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Public methods that are not tools, and what they are called with."""
+
+ITERATED = frozenset({"oracle", "inputs"})
+"""Those of them that may have a yield."""
 
 RESUMING: Mapping[str, tuple[str, ...]] = MappingProxyType({"snapshot": (), "restore": ("state",)})
 """The same of a class that is resumable."""
@@ -395,8 +398,11 @@ def _check(kind: type, label: str, called: Mapping[str, tuple[str, ...]]) -> Non
             )
         if method is None:
             continue
-        if not callable(getattr(kind, name)):
+        function = getattr(kind, name)
+        if not callable(function):
             raise ConfigError(f"{label}.{name} must be a method, not {type(method).__name__}")
+        if name not in ITERATED:
+            check_returns(function, f"{label}.{name}", "this method")
         if name == "inputs" and not isinstance(method, (staticmethod, classmethod)):
             raise ConfigError(
                 f"{label}.inputs is asked before there is an object: make it a @staticmethod "

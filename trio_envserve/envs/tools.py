@@ -122,6 +122,13 @@ _METHODS = (*_PLAIN_METHODS, classmethod)
 """Kinds of functions that an object of a class has as bound methods."""
 
 
+def check_returns(function: Callable[..., Any], where: str, what: str) -> None:
+    """Raise ConfigError for a generator function: whoever calls it makes a generator, and runs
+    nothing."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{where} is a generator function (it has a yield); {what} returns")
+
+
 def _tool(name: str, function: Callable[..., Any], where: str) -> Tool:
     about, meanings = _described(inspect.getdoc(function) or "")
     if not about:
@@ -131,8 +138,7 @@ def _tool(name: str, function: Callable[..., Any], where: str) -> Tool:
         )
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: models take letters of ASCII in a tool's name, at most 64")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{where} is a generator function (it has a yield); a tool returns")
+    check_returns(function, where, "a tool")
     kinds, required = _arguments(function, where)
     properties = {
         argument: {**kind.schema, **({"description": text} if text else {})}
