@@ -38,6 +38,19 @@ async def test_keys_are_shown_without_their_secrets(tmp_path: Path):
     assert secret not in shown.out + shown.err + made.out + made.err
 
 
+@pytest.mark.parametrize("option", ["--namespace", "--host"])
+@pytest.mark.parametrize("text", ["a\x7fb", "a\udcff", "a\u2028b"], ids=ascii)
+async def test_name_that_no_entry_can_have_was_written_into_one(
+    tmp_path: Path, option: str, text: str
+):
+    """Nobody came in with the first, the second was a traceback, the third was two namespaces."""
+    made = await run(tmp_path, "curve", "new", "keys", "one", option, text, "--json")
+    assert (made.code, made.last["exit"]) == (2, 2)
+    assert "printable text" in made.last["error"]["message"]
+    assert not (tmp_path / "keys").exists()
+    assert not (tmp_path / "one.key").exists()
+
+
 async def test_a_file_that_is_wrong_stops_no_verb_and_is_named(tmp_path: Path):
     """A revoke that said 0 beside such a file had no effect at the server."""
     assert (await run(tmp_path, "curve", "new", "keys", "one")).code == 0

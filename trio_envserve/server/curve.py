@@ -80,10 +80,10 @@ class ClientRight:
                 raise ConfigError(f"a role is one of {', '.join(ROLES)}, not {role!r}")
         if not self.roles:
             raise ConfigError(f"a key needs a role: {', '.join(ROLES)}")
-        if any(not each or "\n" in each for each in self.hosts):
-            raise ConfigError("a host's name is a line of text")
-        if any(not each or "\n" in each for each in self.namespaces):
-            raise ConfigError("a namespace is a line of text")
+        if any(not each or not each.isprintable() for each in self.hosts):
+            raise ConfigError("a host's name is a line of printable text")
+        if any(not each or not each.isprintable() for each in self.namespaces):
+            raise ConfigError("a namespace is a line of printable text")
         if not 0 < self.share <= 1:
             raise ConfigError(f"a share is above 0 and at most 1, not {self.share}")
 
