@@ -223,9 +223,11 @@ def with_options_of(
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The tables and values of a file of configuration.  Raises ConfigError."""
     try:
-        return parse_toml(read_regular(path, _FILE_BYTES)[0])
+        text, _ = read_regular(path, _FILE_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        return parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
 
