@@ -110,6 +110,22 @@ def raised(name: str) -> BaseException:
     return known.get(name, ValueError(name))
 
 
+def fork_in_silence() -> int:
+    """Fork, of which Python is not told.
+
+    A thread that waits for the interpreter asks for it after some milliseconds, and who has it
+    gives it away then, until that thread has had it: in the child, which has no other thread, for
+    ever.  So nobody may ask meanwhile.
+    """
+    every_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    time.sleep(POLL_S)  # who waits already has it now
+    forked: int = ctypes.PyDLL(None).fork()
+    if forked:
+        sys.setswitchinterval(every_s)
+    return forked
+
+
 class Steps:
     """What a rollout can be told to do.
 
@@ -245,7 +261,7 @@ class Steps:
 
     def haunt(self, mark: str) -> None:
         """The same, with the worker's own sockets, too: Python is not told of the fork."""
-        self._stay_apart(ctypes.PyDLL(None).fork(), mark)
+        self._stay_apart(fork_in_silence(), mark)
 
 
 class Actor:
