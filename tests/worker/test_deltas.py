@@ -172,10 +172,13 @@ async def heard(router: Router, count: int) -> list[tuple[int, int, bytes]]:
     found, ends = [], 0
     while ends < count:
         for frames in await router.stream.receive():
-            header = messages.decode(bytes(frames[-2]), most_bytes=WIRE.header_bytes)
-            if isinstance(header, messages.WorkerDelta):
-                found.append((header.number, header.delta, bytes(frames[-1])))
-            ends += isinstance(header, messages.WorkerOutcome)
+            said = frames[2 if len(frames) == 4 else 1 :]
+            # A beat has no body, and may come at any time.
+            for header, body in messages.read(said, most_bytes=WIRE.header_bytes):
+                if isinstance(header, messages.WorkerDelta):
+                    assert body is not None
+                    found.append((header.number, header.delta, bytes(body)))
+                ends += isinstance(header, messages.WorkerOutcome)
     return found
 
 
