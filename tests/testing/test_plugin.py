@@ -40,7 +40,8 @@ def session(
     (folder / "my_env.py").write_text(ENVIRONMENT)
     (folder / "test_mine.py").write_text(tests)
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}")
-    clean = {name: value for name, value in os.environ.items() if "ENVSERVE" not in name}
+    ours = ("ENVSERVE", "FORCE_COLOR", "PY_COLORS")  # as CI may have it: the words are compared
+    clean = {name: value for name, value in os.environ.items() if not any(map(name.count, ours))}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=300, check=False,
