@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -348,6 +349,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(folder)
     # A process has its title for ever.
     monkeypatch.setattr("trio_envserve.cli.evaluate.set_title", lambda _: None)
+    monkeypatch.setattr(os, "_exit", sys.exit)
     # A verb that serves, because its mistake is not found, ends in order.
     guard = threading.Timer(HANG_S, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with process_restored(monkeypatch):
@@ -356,10 +358,23 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         guard.cancel()
 
 
+def ran(words: list[str]) -> Any:
+    """The exit code of a command.  It does not wait for a thread that still looks for a mistake
+    which its server has found: it exits."""
+    try:
+        return run(words, Interrupts())
+    except SystemExit as ended:
+        return ended.code
+
+
 def seen(folder: Path) -> dict[str, int]:
     """All paths below, with their times, but for what Python keeps of modules."""
     paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {str(path): path.lstat().st_mtime_ns for path in paths}
+
+
+BY_A_WORKER = {"eval arithmetic --arg sice=3"}
+"""A worker may find it first, and then the server has not started (3)."""
 
 
 @pytest.mark.parametrize(("words", "code", "why"), CASES, ids=[words for words, _, _ in CASES])
@@ -369,10 +384,11 @@ def test_mistake_is_told_in_words_and_changes_nothing(
     given = shlex.split(words)
     given.insert(given.index("--") if "--" in given else len(given), "--json")
     before = seen(folder)
-    assert run(given, Interrupts()) == code
+    found = ran(given)
+    assert found in {code, 3 if words in BY_A_WORKER else code}
     out, err = capfd.readouterr()
     (line,) = out.splitlines()  # nothing was bound
-    assert json.loads(line)["exit"] == code
+    assert json.loads(line)["exit"] == found
     assert why in out + err
     assert "Traceback" not in err
     assert seen(folder) == before
