@@ -180,10 +180,12 @@ async def test_a_host_ends_with_the_process_that_started_it(tmp_path: Path) -> N
     await check_nothing_left(tmp_path)
 
 
-async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(tmp_path: Path) -> None:
+async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(
+    tmp_path: Path, folder: str
+) -> None:
     (tmp_path / "told.py").write_text(TOLD)
-    at = f"ipc://{tmp_path}/hosts"
-    serving = ("serve", "told:Told", "--bind", f"ipc://{tmp_path}/s", "--json", "--workers", "0")
+    at = f"ipc://{folder}/hosts"
+    serving = ("serve", "told:Told", "--bind", f"ipc://{folder}/s", "--json", "--workers", "0")
     async with forked(tmp_path, "join", at, "--workers", "1", "--json") as joining:
         await joining.said("nothing listens at")
         for _ in range(2):

@@ -55,8 +55,8 @@ def files_of(pid: int) -> list[str]:
     return found
 
 
-async def test_lock_is_held_by_worker_and_guard_where_standard_streams_are_closed(judge):
-    odd, bind = "closes streams before it serves", f"ipc://{judge.directory}/s"
+async def test_lock_is_held_by_worker_and_guard_where_standard_streams_are_closed(judge, folder):
+    odd, bind = "closes streams before it serves", f"ipc://{folder}/s"
     with trio.fail_after(PATIENCE_S):
         async with open_odd_server(judge, odd, bind=bind), open_calls(bind) as calls:
             await calls.value(calls.start("a"))

@@ -351,11 +351,11 @@ def leaving(tmp_path: Path) -> str:
     return f"{tmp_path}/leaving.py:leaving"
 
 
-async def test_process_in_a_session_of_its_own_ends_with_its_worker(leaving, tmp_path):
+async def test_process_in_a_session_of_its_own_ends_with_its_worker(leaving, folder):
     """It lived on, with the memory and the GPU that it had."""
     with trio.fail_after(PATIENCE_S):
         async with (
-            open_envserver(leaving, bind=f"ipc://{tmp_path}/s") as server,
+            open_envserver(leaving, bind=f"ipc://{folder}/s") as server,
             open_client(server.address) as client,
         ):
             worker, child = await client.run_rollout(STAYS)
@@ -372,10 +372,10 @@ async def test_process_in_a_session_of_its_own_ends_with_its_worker(leaving, tmp
     reason="needs root and unshare to have a process 1 of its own",
 )
 async def test_server_that_is_process_1_has_no_zombies_drains_and_leaves_nothing(
-    leaving: str, tmp_path: Path
+    leaving: str, tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / "in.jsonl").write_text('"pass"\n' * 20)
-    serve = ["serve", leaving, "--bind", f"ipc://{tmp_path}/s", "--json"]
+    serve = ["serve", leaving, "--bind", f"ipc://{folder}/s", "--json"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(tmp_path)}
     own = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     with subprocess.Popen(  # noqa: ASYNC220  # started at once
@@ -392,7 +392,7 @@ async def test_server_that_is_process_1_has_no_zombies_drains_and_leaves_nothing
                 ask = ["eval", leaving, "--inputs", "in.jsonl", "--json"]
                 asked = await trio.run_process(
                     [sys.executable, "-m", "trio_envserve", *ask, "--address",
-                     f"ipc://{tmp_path}/s"],
+                     f"ipc://{folder}/s"],
                     cwd=tmp_path, env=environ, capture_stdout=True,
                 )  # fmt: skip
                 assert json.loads(asked.stdout.splitlines()[-1])["results"] == 20
