@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import copy
 import math
 import sys
 import types
@@ -98,6 +99,11 @@ def test_without_numpy_an_array_comes_back_raw_and_goes_out_again(value):
         again = encode(raw)
     assert again == body
     assert_same(decode(again), value)
+
+
+def test_raw_array_in_the_input_of_a_rollout_that_may_be_repeated_could_not_be_copied():
+    raw = {"array": RawArray("int8", (2,), memoryview(b"12"))}
+    assert copy.deepcopy(raw) == raw
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 8), st.binary(max_size=9))

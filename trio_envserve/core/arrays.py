@@ -49,7 +49,7 @@ import array
 import dataclasses
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,6 +143,9 @@ class RawArray:
     dtype: str
     shape: tuple[int, ...]
     data: bytes | memoryview
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # nothing in it can change, and a memoryview has no copy
 
 
 class Lowered(NamedTuple):
