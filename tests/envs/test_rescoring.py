@@ -56,6 +56,17 @@ async def test_named_numbers_are_metrics_and_what_was_named_before_is_gone():
     assert alone == {"reward": 1.0}
 
 
+@pytest.mark.parametrize("max_retries", [0, 1])
+async def test_what_a_scorer_changed_in_the_result_was_taken_for_what_was_stored(max_retries):
+    def take_apart(rollout, value):
+        value["segments"].clear()
+        return 0.5 * len(value["completion"].pop())
+
+    value = await scored(scorer(take_apart), max_retries=max_retries)
+    assert value["reward"] == 1.0
+    assert (value["completion"], len(value["segments"])) == (VALUE["completion"], 2)
+
+
 async def test_a_result_takes_the_place_of_the_stored_one():
     value = await scored(scorer(lambda rollout, value: {"reward": 1.0, "why": str(rollout.input)}))
     assert value == {"reward": 1.0, "why": "7"}

@@ -366,13 +366,12 @@ class _RescoreCode(_RepeatedCode):
 
     def _run(self) -> Any:
         (rollout,) = self._rollouts
-        self._value = rollout.input["value"]
         self._rollout = dataclasses.replace(rollout, input=rollout.input["input"])
-        return self._scorer(self._rollout, self._value)
+        return self._scorer(self._rollout, rollout.input["value"])
 
     def finish(self, value: Any) -> Any:
         """The stored result with its new reward."""
-        return rescored(self._value, value, self._rollout)
+        return rescored(self._job.request.input["value"], value, self._rollout)
 
 
 @final
@@ -424,7 +423,8 @@ class _Job:
         alone = request.kind != "group"
         given = request.input if alone else request.input[member]
         sampling_args = dict(request.sampling_args)
-        if attempt <= request.max_retries:  # another attempt may follow
+        if attempt <= request.max_retries or request.kind == "rescore":
+            # Another attempt may follow, or what was stored is to stay as it is.
             given, sampling_args = copy.deepcopy((given, sampling_args))
         note = self._notes(member, attempt)
         name = self._request_id if alone else f"{self._request_id}/{member}"
