@@ -106,6 +106,21 @@ def test_raw_array_in_the_input_of_a_rollout_that_may_be_repeated_could_not_be_c
     assert copy.deepcopy(raw) == raw
 
 
+@given(ARRAYS)
+def test_elements_of_an_array_without_numpy_are_those_of_numpy_s(value):
+    with pytest.MonkeyPatch.context() as patch:
+        body = encode(value)
+        patch.setitem(sys.modules, "numpy", None)
+        raw = decode(body)
+    assert repr(raw.tolist()) == repr(value.tolist())
+
+
+def test_elements_of_bfloat16_are_numbers_and_those_of_unknown_types_a_problem():
+    assert RawArray("bfloat16", (2,), b"\x80\x3f\x00\xc0").tolist() == [1.0, -2.0]
+    with pytest.raises(arrays.ArrayProblem, match="float31"):
+        RawArray("float31", (1,), b"1234").tolist()
+
+
 @given(st.sampled_from(NAMES), st.integers(1, 8), st.binary(max_size=9))
 def test_large_arrays_share_the_memory_of_their_body(name, rows, before):
     size = 70_000 // np.dtype(name).itemsize // rows

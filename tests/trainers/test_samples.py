@@ -4,6 +4,7 @@ import decimal
 import fractions
 import math
 import statistics
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.trainers import made
 from trio_envserve import Outcome
+from trio_envserve.core.arrays import RawArray
+from trio_envserve.core.values import decode, encode
 from trio_envserve.evals.records import result_of
 from trio_envserve.trainers.forms import slime_samples, verl_outputs
 from trio_envserve.trainers.samples import (
@@ -197,6 +200,17 @@ def test_segment_of_any_arrays_is_read(kind: Any):
     (sample,) = sampled_rollout(made.answered(1.0, record)).samples
     assert (sample.prompt_ids, sample.response_ids) == ([1, 2], [3, 4, 5])
     assert {type(token) for token in sample.response_ids} == {int}
+
+
+def test_samples_of_a_trainer_without_numpy_were_masked_as_if_they_had_no_tokens():
+    body = encode(made.answered(1.0, made.segment(0)).value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numpy", None)
+        value: Any = decode(body)
+    assert isinstance(value["segments"][0]["prompt_ids"], RawArray)
+    assert sampled_rollout(Outcome(value=value)).samples == (
+        sampled_rollout(Outcome(value=decode(body))).samples
+    )
 
 
 def test_stop_is_the_result_s_word():

@@ -48,6 +48,7 @@ from __future__ import annotations
 import array
 import dataclasses
 import math
+import struct
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
@@ -98,6 +99,14 @@ _WRITTEN: Final[dict[str, int]] = {
 }
 """The tag that is written for a type: the little-endian one."""
 
+_FORMATS: Final = {
+    "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q",
+    "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
+    "float16": "<e", "float32": "<f", "float64": "<d", "bool": "<?",
+    "complex64": "<f", "complex128": "<d", "bfloat16": "<H",
+}  # fmt: skip
+"""The format of a number of each type, as :mod:`struct` has them."""
+
 ELEMENT_TYPES: Final[dict[int, ElementType]] = {
     64: ElementType("uint8", 1, 0),
     65: ElementType("uint16", 2, 2),
@@ -146,6 +155,27 @@ class RawArray:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # nothing in it can change, and a memoryview has no copy
+
+    def tolist(self) -> list[Any]:
+        """The elements, in lists by the shape; one of no dimensions is its element.  As numpy's
+        arrays have it."""
+        lowered = _lower_raw(self)
+        numbers = [number for (number,) in struct.iter_unpack(_FORMATS[self.dtype], lowered.data)]
+        if self.dtype == "bfloat16":
+            halves = struct.pack(f"<{len(numbers)}I", *(number << 16 for number in numbers))
+            numbers = [number for (number,) in struct.iter_unpack("<f", halves)]
+        elif self.dtype.startswith("complex"):
+            numbers = [complex(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
+        nested: list[Any] = _nested(numbers, self.shape)
+        return nested
+
+
+def _nested(flat: list[Any], shape: tuple[int, ...]) -> Any:
+    if not shape:
+        return flat[0]
+    size = math.prod(shape[1:])
+    rows = (flat[row * size : (row + 1) * size] for row in range(shape[0]))
+    return flat if len(shape) == 1 else [_nested(row, shape[1:]) for row in rows]
 
 
 class Lowered(NamedTuple):
