@@ -166,10 +166,24 @@ def test_a_strict_reader_takes_what_is_written_here():
 
 def test_an_array_without_numpy_is_refused_by_a_strict_reader(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
-    array = jsonable(RawArray("uint8", (2,), b"\x01\x02"))
-    assert restored(array) == {"dtype": "uint8", "shape": [2], "data": b"\x01\x02"}
     with pytest.raises(Malformed, match="numpy is not installed"):
-        restored(array, strict=True)
+        restored(jsonable(RawArray("uint8", (2,), b"\x01\x02")), strict=True)
+
+
+def test_array_of_a_file_was_none_any_more_when_it_was_read_and_written_without_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A rescored file had no tokens."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    array = jsonable(RawArray("uint8", (1, 2), b"\x01\x02"))
+    assert restored(array) == RawArray("uint8", (1, 2), b"\x01\x02")
+    assert jsonable(restored(array)) == array
+    wrong: list[dict[str, Any]] = [
+        {"shape": [3]}, {"shape": 2}, {"dtype": "float31"}, {"dtype": []},
+    ]  # fmt: skip
+    for each in wrong:
+        other = {"$array": {**array["$array"], **each}}
+        assert restored(other) == other
 
 
 @given(st.text())

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "regular_files": WORDS,
     # What is declared once: records of options, for functions, files, the command and the docs.
     "options": {"core.errors", "near", "regular_files"},
-    "json_values": {"foreign"},
+    "json_values": {"core.values", "foreign"},
     "net": {"extras", "core.strict_cbor", "regular_files", *WORDS},
     "models": WORDS | {
         "extras", "redaction", "core.durations", "foreign", "near", "options", "regular_files",

@@ -36,6 +36,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from . import foreign
+from .core.arrays import RawArray, lower_array
 
 PIECE_BYTES = 768 * 1024
 """Bytes of an array in one piece: a multiple of 3, so that base64 may be joined."""
@@ -227,7 +228,7 @@ class Malformed(ValueError):
 
 
 def restored(value: Any, *, strict: bool = False, pause: Pause | None = None) -> Any:
-    """The value of parsed JSON: bytes are bytes again, arrays numpy's where numpy is there.  Text
+    """The value of parsed JSON: bytes are bytes again, arrays numpy's, or raw without it.  Text
     whose type cannot be known (dates, ``$text``) stays text.
 
     Malformed text stays as it is.  With ``strict`` it raises :class:`Malformed`, and so does an
@@ -262,7 +263,9 @@ def _read_array(inner: Any, strict: bool) -> Any:
     except ImportError:
         if strict:
             raise Malformed("numpy is not installed here, and reads arrays in JSON") from None
-        return {**inner, "data": data}
+        raw = RawArray(inner["dtype"], tuple(inner["shape"]), data)
+        lower_array(raw)  # whether it is one
+        return raw
     kind = numpy.dtype(inner["dtype"])
     return numpy.frombuffer(data, kind.newbyteorder("<")).reshape(inner["shape"])
 
