@@ -152,6 +152,16 @@ async def test_each_attempt_has_its_own_copy_of_the_input():
     assert await run(environment("trio", body), asked) == [[1], {"seed": [1]}]
 
 
+async def test_sampling_arguments_that_a_member_changed_were_changed_for_the_others():
+    def body(rollout):
+        rollout.sampling_args["stop"].append("x")
+        return rollout.sampling_args
+
+    asked = request([1, 2], "group", sampling_args={"stop": []})
+    records = await run(environment("trio", body), asked)
+    assert [record["value"] for record in records] == [{"stop": ["x"]}] * 2
+
+
 async def test_only_the_last_attempt_runs_in_the_task_that_asks():
     tasks = []
 

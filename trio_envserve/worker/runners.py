@@ -426,6 +426,8 @@ class _Job:
         if attempt <= request.max_retries or request.kind == "rescore":
             # Another attempt may follow, or what was stored is to stay as it is.
             given, sampling_args = copy.deepcopy((given, sampling_args))
+        elif not alone:
+            sampling_args = copy.deepcopy(sampling_args)  # each member has its own
         note = self._notes(member, attempt)
         name = self._request_id if alone else f"{self._request_id}/{member}"
         waits = functools.partial(_waits, note)
