@@ -36,7 +36,7 @@ FOUND = {
     ),
     "a reward without a mapping around it": (
         "async def run_rollout(self, rollout): return 1.0",
-        "rewards", "warning", "the result is no mapping with a reward, but a float",
+        "rewards", "warning", 'the result is no mapping such as {"reward": 1.0}, but a float',
     ),
     "a reward with names, which an evaluation counts": (
         "async def run_rollout(self, rollout): return {'reward': {'a': 1, 'b': 0.5}}",

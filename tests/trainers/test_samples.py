@@ -87,7 +87,11 @@ def test_sample_has_the_ids_of_its_segment_and_the_advantage_of_its_rollout():
         (made.failed(), None, "the rollout failed: the tool broke (it ran and failed)"),
         (made.lost(), None, "the rollout failed: killed (it may have run)"),
         (made.without_reward(), None, "the result has no reward: the game was not finished"),
-        (Outcome(value=None), None, "the result is no mapping with a reward, but a NoneType"),
+        (
+            Outcome(value=None),
+            None,
+            'the result is no mapping such as {"reward": 1.0}, but a NoneType',
+        ),
         (made.answered(math.nan), None, "the reward is no finite number: nan"),
         (made.answered("high"), None, "the reward is no finite number: 'high'"),
         (made.answered(10**400), None, f"the reward is no finite number: {10**400!r:.100}"),

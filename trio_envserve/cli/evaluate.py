@@ -489,7 +489,8 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
         if left_out[what]:
             say(f"{left_out[what]} rewards are {what} and count for no mean")
     if left_out["missing"] and left_out["missing"] == tally.results:
-        say('no result has a reward: a result is a mapping such as {"reward": 1.0}')
+        why = state.evaluation.unrewarded or 'a result is a mapping such as {"reward": 1.0}'
+        say(f"no result has a reward: {why}")
 
 
 @asynccontextmanager

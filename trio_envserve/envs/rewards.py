@@ -40,7 +40,8 @@ def reward_in(result: Any) -> tuple[float | None, str]:
     """The reward of a result as it is counted, by evaluations and by trainers: a finite number; or
     None, and why there is none."""
     if not isinstance(result, Mapping):
-        return None, f"the result is no mapping with a reward, but a {type(result).__name__}"
+        kind = type(result).__name__
+        return None, f'the result is no mapping such as {{"reward": 1.0}}, but a {kind}'
     given = result.get(REWARD)
     if given is None:
         why = result.get("no_reward")

@@ -43,6 +43,7 @@ from ..core.errors import (
     ServerLost,
     UnknownKey,
 )
+from ..envs.rewards import reward_in
 from ..json_values import WrittenJson, restored
 from .files import Entry, NotWritten, ResultsFile, is_table, line_of, record_at
 from .records import (
@@ -259,6 +260,8 @@ class Evaluation:
         self.plan = plan
         self.tally = tally
         self.progress = Progress(0, trio.current_time())
+        self.unrewarded = ""
+        """Reason for which the first result without a reward has none."""
         self.not_written: NotWritten | None = None
         """Reason for which writing stopped."""
         self.unwritten = 0
@@ -388,6 +391,8 @@ class Evaluation:
         self._keep(Came(result, input, outcome.value))
 
     def _keep(self, came: Came) -> None:
+        if not self.unrewarded and came.result.failure is None and came.result.reward is None:
+            self.unrewarded = reward_in(came.value)[1]
         self._taken.append(came)
         self._wake.unpark_all()
 
