@@ -116,7 +116,8 @@ def test_g9_a_limit_ends_a_call_with_what_is_known(client: Face, environment: En
     assert isinstance(outcome.error, CallError)
     if environment.begun.acquire(timeout=0):
         assert environment.cancelled.acquire(timeout=WAIT_S)
-        assert outcome.error.verdict is Verdict.MAY_HAVE_RUN
+        # That it ran is known if the worker's beat, one a second, came just then.
+        assert outcome.error.verdict in (Verdict.MAY_HAVE_RUN, Verdict.RAN_AND_FAILED)
     else:
         # What was dispatched counts, whether or not the worker got to it.
         assert outcome.error.verdict in (Verdict.DID_NOT_RUN, Verdict.MAY_HAVE_RUN)
