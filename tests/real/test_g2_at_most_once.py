@@ -168,6 +168,7 @@ async def test_g2_a_server_killed_and_restarted_at_once_repeats_nothing_without_
         calls.start("yes", ["wait", "go"], rerun=True)
         await judge.wait_started("no", "yes")
         old.signal(signal.SIGKILL)
+        await old.wait()
         async with open_server_process(judge, bind=old.address):
             error = await calls.error("no", ServerLost)
             assert "rerun=True" in str(error)
@@ -182,9 +183,11 @@ async def test_g2_the_cap_on_executions_holds_over_any_number_of_servers(judge):
     async with serving_process(judge) as (server, calls):
         await judge.wait_started(calls.start("a", ["wait", "never"], rerun=True, max_executions=2))
         server.signal(signal.SIGKILL)
+        await server.wait()
         async with open_server_process(judge, bind=server.address) as second:
             await judge.wait_started("a", times=2)
             second.signal(signal.SIGKILL)
+            await second.wait()
             async with open_server_process(judge, bind=server.address):
                 await calls.error("a", ServerLost)
     judge.assert_at_most(2)

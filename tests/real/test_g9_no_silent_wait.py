@@ -239,6 +239,7 @@ async def test_g9_a_restart_faster_than_any_health_check_is_noticed(judge):
     ) as (old, calls):
         await judge.wait_started(calls.start("a", ["wait", "never"], rerun=False))
         old.signal(signal.SIGKILL)
+        await old.wait()
         async with open_server_process(judge, bind=old.address):
             await calls.error("a", ServerLost)
             await until(lambda: calls.client.counters().sessions == 2)
