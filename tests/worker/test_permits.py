@@ -197,8 +197,7 @@ async def test_a_permit_may_be_used_again_and_by_several_tasks():
         assert await runner.run(request(), request_id="ab#0") == 2
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
-async def test_blocks_of_a_rate_begin_apart(backend: str, autojump_clock: trio.testing.MockClock):
+async def test_blocks_of_a_rate_begin_apart(autojump_clock: trio.testing.MockClock):
     async def create(rollout: Rollout) -> float:
         async with rollout.rate("creates", per_s=2):
             return trio.current_time()
