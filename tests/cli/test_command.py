@@ -347,6 +347,13 @@ def test_summary_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "--version", "eval --help"])
+def test_help_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, words: str):
+    done = shell(f"$E {words} > /dev/full", tmp_path)
+    assert done.returncode == 5
+    assert done.stderr == "trio-envserve: error: standard output: No space left on device\n"
+
+
 def test_summary_was_a_traceback_where_standard_output_is_closed(tmp_path: Path):
     done = shell("$E eval arithmetic -n 2 --workers 0 >&- <&-", tmp_path)
     assert done.returncode == 0

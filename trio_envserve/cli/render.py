@@ -54,12 +54,18 @@ def put(text: str) -> bool:
     try:
         print(text, flush=True)
     except OSError as error:
-        # Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        problem = put_no_more(error)
         if not isinstance(error, BrokenPipeError):
-            raise NotWritten(f"standard output: {error.strerror}") from None
+            raise problem from None
         return False  # the reader has enough (`| head -1`)
     return True
+
+
+def put_no_more(error: OSError) -> NotWritten:
+    """Throw away what is printed from now on, and return the error for that."""
+    # Python would complain again when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return NotWritten(f"standard output: {error.strerror}")
 
 
 def is_terminal(*streams: TextIO | None) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import inspect
 import os
@@ -35,10 +36,10 @@ from ..logs import take_stderr
 from ..near import did_you_mean
 from ..options import Option, option, options_of, read_file, values_of
 from ..server.options import SERVE, ServerOptions
-from .common import Result, StopRequest, epilog, run_verb
+from .common import UNWRITTEN, Result, StopRequest, epilog, run_verb
 from .interrupts import Interrupts
 from .last_words import relay_standard_error
-from .render import emit, say
+from .render import emit, put_no_more, say
 
 if TYPE_CHECKING:
     _ParamType: TypeAlias = click.ParamType[Any]
@@ -524,6 +525,11 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         return error.exit_code
     except click.Abort:
         return 130
+    except OSError as error:  # of help and version, which click prints
+        if error.errno != errno.ENOSPC:
+            raise
+        say(f"error: {put_no_more(error)}")
+        return UNWRITTEN
     return code if isinstance(code, int) else 0
 
 
