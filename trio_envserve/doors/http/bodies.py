@@ -13,7 +13,6 @@ long to write is written in such a thread.
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import json
 import math
@@ -24,7 +23,6 @@ from typing import Any, Final, NoReturn, TypeVar, final
 import trio
 
 from ...core import values
-from ...core.arrays import RawArray
 from ...core.limits import KIB, WireLimits
 from ...core.terms import BYTE_COST, COST_HEADER, cost_said
 from ...core.values import written_head
@@ -223,18 +221,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if hasattr(value, "tolist"):  # numpy's arrays and numbers
+    if hasattr(value, "tolist"):  # arrays, and numpy's numbers
         return _plain(value.tolist())
-    if isinstance(value, RawArray) and len(value.shape) == 1 and value.dtype in _CODES:
-        return _plain(array.array(_CODES[value.dtype], bytes(value.data)))
     return jsonable(value)
-
-
-_CODES: Final = {
-    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
-    "uint32": "I", "uint64": "Q", "float32": "f", "float64": "d",
-}  # fmt: skip
-"""How the module array calls the elements of one that was read without numpy."""
 
 
 def to_json(value: Any) -> bytes:
