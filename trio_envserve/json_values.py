@@ -264,7 +264,7 @@ def _read_array(inner: Any, strict: bool) -> Any:
         if strict:
             raise Malformed("numpy is not installed here, and reads arrays in JSON") from None
         raw = RawArray(inner["dtype"], tuple(inner["shape"]), data)
-        lower_array(raw)  # whether it is one
+        lower_array(raw)  # raises if its bytes are no such array
         return raw
     kind = numpy.dtype(inner["dtype"])
     return numpy.frombuffer(data, kind.newbyteorder("<")).reshape(inner["shape"])

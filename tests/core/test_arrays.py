@@ -121,6 +121,16 @@ def test_elements_of_bfloat16_are_numbers_and_those_of_unknown_types_a_problem()
         RawArray("float31", (1,), b"1234").tolist()
 
 
+@pytest.mark.parametrize("shape", [(65, 0), (10**9, 0), (8, 9, 0, 5)])
+def test_g10_empty_array_of_32_bytes_was_a_thousand_million_lists(shape):
+    head = b"\xd8\x28\x82" + cbor2.dumps(list(shape)) + b"\xd8\x48\x40"
+    with pytest.raises(DecodingError, match="at most 64"):
+        decode(head)
+    with pytest.raises(EncodingError, match="at most 64"):
+        encode(np.zeros(shape, "int8"))
+    assert decode(encode(np.zeros((64, 0, *shape), "int8"))).shape == (64, 0, *shape)
+
+
 @given(st.sampled_from(NAMES), st.integers(1, 8), st.binary(max_size=9))
 def test_large_arrays_share_the_memory_of_their_body(name, rows, before):
     size = 70_000 // np.dtype(name).itemsize // rows

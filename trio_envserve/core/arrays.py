@@ -20,7 +20,8 @@ Any other is a row-major multi-dimensional array of the same RFC::
     tag(40) [[d0, d1, ...], tag(T) bytes]
 
 with two extensions: the list of dimensions may be empty (zero dimensions, one
-element), and a dimension may be 0 (no elements).  Column-major arrays (tag
+element), and a dimension may be 0 (no elements), behind :data:`EMPTY_ROWS` rows
+at most.  Column-major arrays (tag
 1040) are read, never written.  Little-endian is written, both are read.
 
 Element types that RFC 8746 has no tag for use these, in the place of T (from
@@ -50,6 +51,7 @@ import dataclasses
 import math
 import struct
 import sys
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ TAG_BFLOAT16: Final = 1701737988
 
 MAX_DIMENSIONS: Final = 32
 """Most dimensions of an array: what every version of numpy can hold."""
+EMPTY_ROWS: Final = 64
+"""Most rows of an array without elements, in all dimensions before the first that is 0.  Whoever
+makes lists of it makes one for each, and no byte stands for them (G10)."""
 
 
 class ElementType(NamedTuple):
@@ -170,6 +175,12 @@ class RawArray:
         return nested
 
 
+def _check_rows(shape: Sequence[int]) -> None:
+    rows = math.prod(takewhile(bool, shape))
+    if 0 in shape and rows > EMPTY_ROWS:
+        raise ArrayProblem(f"it has no elements, and {rows} rows: at most {EMPTY_ROWS} are taken")
+
+
 def _nested(flat: list[Any], shape: tuple[int, ...]) -> Any:
     if not shape:
         return flat[0]
@@ -195,6 +206,13 @@ def lower_array(value: object) -> Lowered | None:
     Raises :class:`ArrayProblem` for an array that has no encoding.  ``data``
     shares memory with ``value`` where the layout allows it.
     """
+    lowered = _lowered(value)
+    if lowered is not None:
+        _check_rows(lowered.shape)
+    return lowered
+
+
+def _lowered(value: object) -> Lowered | None:
     if isinstance(value, RawArray):
         return _lower_raw(value)
     if isinstance(value, array.array) and value.typecode not in "uw":
@@ -323,6 +341,7 @@ def shaped_array(content: object, *, column_major: bool) -> Any:
     # Without zeros too: libraries multiply the others before they meet the zero.
     if math.prod(shape) != old_shape[0] or math.prod(filter(None, shape)) >= 1 << 62:
         raise ArrayProblem(f"{old_shape[0]} elements do not fit the shape {shape}")
+    _check_rows(shape)
     if isinstance(flat, RawArray):
         return _raw_shaped(flat, shape, column_major=column_major)
     if not column_major:
