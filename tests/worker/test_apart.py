@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -313,6 +314,24 @@ def test_reading_a_value_calls_no_getattr_of_a_module():
         patch.setitem(sys.modules, "lazy_module", module)
         with pytest.raises(TypeError, match=r"lazy_module\.later is not imported here"):
             value_of("f", ApartReply(b"clazy_module\nlater\n."))
+
+
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        (b"cbuiltins\ngetattr\n(ctests.worker.scorers\nGrade\nVGOOD\ntR.", scorers.Grade.GOOD),
+        (b"c_operator\nor_\n(cre\nM\ncre\nI\ntR.", re.IGNORECASE | re.MULTILINE),
+        (b"csignal\nSIG_DFL\n.", signal.SIG_DFL),
+    ],
+)
+def test_members_of_enums_as_python_3_11_2_has_them_were_refused(asked: bytes, value: Any):
+    assert value_of("f", ApartReply(asked)) is value
+
+
+def test_flags_that_are_none_are_not_joined():
+    asked = b"c_operator\nor_\n(I1\nI2\ntR."
+    with pytest.raises(TypeError, match=r"operator\.or_ is no class of data"):
+        value_of("f", ApartReply(asked))
 
 
 def test_value_that_names_getattr_is_refused():

@@ -237,7 +237,7 @@ class _Reader(pickle._Unpickler):
                 found = vars(found)[part]
         except (KeyError, TypeError):
             raise pickle.UnpicklingError(f"{full} is not imported here") from None
-        if isinstance(found, type) and _is_data(found):
+        if _is_data(found) if isinstance(found, type) else issubclass(type(found), enum.Enum):
             return found
         raise pickle.UnpicklingError(f"{full} is no class of data")
 
@@ -268,11 +268,21 @@ def _array(*_: Any) -> Any:
     return numpy.empty(0, "b")
 
 
-def _zone_of(kind: Any, name: str) -> Any:
-    """What is called for a ``ZoneInfo``, whose pickle names it so."""
-    if kind is not ZoneInfo or name != "_unpickle":
-        raise pickle.UnpicklingError("builtins.getattr is no class of data")
-    return ZoneInfo._unpickle  # type: ignore[attr-defined]
+def _named(kind: Any, name: str) -> Any:
+    """What is called for a ``ZoneInfo``, whose pickle names it so; or the member of an enum, as
+    Python before 3.11.4 has it."""
+    if kind is ZoneInfo and name == "_unpickle":
+        return ZoneInfo._unpickle  # type: ignore[attr-defined]
+    if issubclass(type(kind), enum.EnumType) and name in kind._member_map_:
+        return kind._member_map_[name]
+    raise pickle.UnpicklingError("builtins.getattr is no class of data")
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Flags of one enum together, as Python before 3.11.4 has them."""
+    if not issubclass(type(first), enum.Flag) or type(first) is not type(second):
+        raise pickle.UnpicklingError("operator.or_ is no class of data")
+    return type(first)(first._value_ | second._value_)
 
 
 def _is_data(kind: type) -> bool:
@@ -298,7 +308,7 @@ _DATA = {
 }  # fmt: skip
 """Further ones by name, and functions that make them; imported if they are not yet."""
 _INSTEAD: Mapping[str, Any] = {
-    "builtins.getattr": _zone_of, "numpy.ndarray": "numpy.ndarray",
+    "builtins.getattr": _named, "_operator.or_": _joined, "numpy.ndarray": "numpy.ndarray",
     **{f"{numpy}.multiarray._reconstruct": _array for numpy in _NUMPY},
 }  # fmt: skip
 """By name, what is used in its place."""
