@@ -192,10 +192,10 @@ def test_sweep_removes_what_nobody_holds_and_nothing_else(place):
     held.close()
 
 
-@pytest.mark.parametrize("step", ["open", "flock"])
+@pytest.mark.parametrize("step", ["chmod", "open", "flock"])
 def test_base_folder_that_a_sweep_takes_while_it_is_made_is_made_again(place, monkeypatch, step):
-    """Before it has a locked file, and before that is locked."""
-    module = {"open": os, "flock": fcntl}[step]
+    """Before it has its mode, before it has a locked file, and before that is locked."""
+    module = fcntl if step == "flock" else os
     real = getattr(module, step)
     taken: list[Path] = []
 

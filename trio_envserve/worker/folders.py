@@ -120,9 +120,10 @@ def _sweep(base: str) -> None:
 def _new_base() -> tuple[str, int]:
     while True:
         base = os.path.join(place(), PREFIX + os.urandom(8).hex())
-        _make(base)
+        os.mkdir(base, stat.S_IRWXU)
         # A sweep that has found it meanwhile has the lock, or has removed it.
         with contextlib.suppress(FileNotFoundError):
+            os.chmod(base, stat.S_IRWXU)  # whatever the umask is
             held = _locked(base, os.O_CREAT)
             if held is not None:
                 return base, held
