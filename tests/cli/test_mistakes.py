@@ -107,7 +107,6 @@ USAGE: dict[str, dict[str, str]] = {
     "eval": {
         "": "ENV",
         "arithmetc": "did you mean 'arithmetic'",
-        "arithmetic --arg sice=3": "did you mean 'size'",
         f"arithmetic --address {NOWHERE} --workers 2": "own server",
         "arithmetic --inputs nosuchfile": "nosuchfile",
         "arithmetic --output nosuch/dir.jsonl": "nosuch/dir.jsonl",
@@ -280,7 +279,11 @@ OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
         "r.jsonl -o /proc/r.html": (5, "/proc/r.html: No such file"),
     },
     "validate": {"arithmetic --arg sice=1": (3, "did you mean 'size'")},
-    "eval": {"birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for")},
+    "eval": {
+        "arithmetic --arg sice=3": (3, "did you mean 'size'"),
+        f"arithmetic --arg sice=3 --address {NOWHERE}": (3, "did you mean 'size'"),
+        "birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
+    },
     "rescore": {
         "r.jsonl birds.py:Others": (3, "r.jsonl has rollouts of birds, and birds.py:Others is oth"),
         "r.jsonl birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
@@ -373,10 +376,6 @@ def seen(folder: Path) -> dict[str, int]:
     return {str(path): path.lstat().st_mtime_ns for path in paths}
 
 
-BY_A_WORKER = {"eval arithmetic --arg sice=3"}
-"""A worker may find it first, and then the server has not started (3)."""
-
-
 @pytest.mark.parametrize(("words", "code", "why"), CASES, ids=[words for words, _, _ in CASES])
 def test_mistake_is_told_in_words_and_changes_nothing(
     words: str, code: int, why: str, folder: Path, command: None, capfd: pytest.CaptureFixture[str]
@@ -384,11 +383,10 @@ def test_mistake_is_told_in_words_and_changes_nothing(
     given = shlex.split(words)
     given.insert(given.index("--") if "--" in given else len(given), "--json")
     before = seen(folder)
-    found = ran(given)
-    assert found in {code, 3 if words in BY_A_WORKER else code}
+    assert ran(given) == code
     out, err = capfd.readouterr()
     (line,) = out.splitlines()  # nothing was bound
-    assert json.loads(line)["exit"] == found
+    assert json.loads(line)["exit"] == code
     assert why in out + err
     assert "Traceback" not in err
     assert seen(folder) == before

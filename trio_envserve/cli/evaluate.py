@@ -582,10 +582,12 @@ def _ask_inputs(options: Eval, n: int) -> _Prepared:
             check_roles(options.roles or {}, answer["roles"])
         inputs: Any = values.decode(answer["inputs"], root="inputs")
         return _Prepared(inputs, answer["name"])
+    # As the server says it, if that gets so far first.
     if answer["traceback"] and options.environment.partition(":")[0] not in SCHEMES:
-        # As the server says it, if that gets so far first.
         text = f"{options.environment}: {answer['error']}\n{answer['traceback']}"
         raise CommandError(text, NOT_STARTED)
+    if answer["broken"]:
+        raise CommandError(answer["error"], NOT_STARTED)
     raise ConfigError(answer["error"])
 
 

@@ -1,7 +1,8 @@
 """``main()`` of a process that makes an environment's inputs, under the workers' Python.
 
 It reads what is wanted as JSON on standard input, and writes the answer in CBOR on standard
-output: ``name``, ``roles`` and ``inputs`` (a body, encoded), or ``error`` and ``traceback``.
+output: ``name``, ``roles`` and ``inputs`` (a body, encoded), or ``error`` and ``traceback``, and
+whether the environment is ``broken``: it cannot be loaded or made.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def _made(wanted: dict[str, Any]) -> dict[str, Any]:
     n, seed = wanted["n"], wanted["seed"]
     try:
         environment = load(wanted["environment"], wanted["args"])
+    except ConfigError as error:
+        return _failed(str(error), described_cause(error), broken=True)
+    try:
         roles = environment.roles_of(wanted["roles"])
         made = foreign.call(environment.inputs, n, seed)
         if isinstance(made.error, ConfigError):
@@ -46,11 +50,15 @@ def _made(wanted: dict[str, Any]) -> dict[str, Any]:
         if made.error is None and not made.value:
             raise ConfigError(f"{environment.name}: inputs({n}, {seed}) returned none")
     except ConfigError as error:
-        return {"error": str(error), "traceback": described_cause(error)}
+        return _failed(str(error), described_cause(error))
     if made.error is None:
         made = foreign.call(values.encode, made.value, root="inputs")
     if made.error is not None:
         about = describe_exception(made.error)
         text = f"inputs({n}, {seed}) failed: {about.type}: {about.message}"
-        return {"error": text, "traceback": about.traceback}
+        return _failed(text, about.traceback)
     return {"name": environment.name, "roles": roles, "inputs": made.value}
+
+
+def _failed(error: str, traceback: str, *, broken: bool = False) -> dict[str, Any]:
+    return {"error": error, "traceback": traceback, "broken": broken}
