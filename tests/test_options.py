@@ -100,6 +100,10 @@ def test_function_of_a_record_has_its_signature_and_gets_what_is_given():
     assert times(3, part=0.5) == 1.5
     with pytest.raises(TypeError, match=r"^times\(\) has no option 'prat'"):
         times(3, **wrong)
+    loosely: Any = times
+    assert loosely(number=3, part=0.5) == 1.5
+    with pytest.raises(TypeError, match=r"^times\(\) needs number: float$"):  # it said: 'options'
+        loosely(part=0.5)
 
 
 def test_every_option_of_a_server_has_words_and_is_an_argument_of_open_server():

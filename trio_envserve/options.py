@@ -181,31 +181,35 @@ def taken_by(
         record: The record, whose signature the function gets.
         complete: Makes all fields that are given of those in the call.
     """
-    return lambda function: _taken(function, record, complete, 0)
+    return lambda function: _taken(function, record, complete)
 
 
 def taken_beside(
     record: Callable[P, R],
 ) -> Callable[[Callable[[S, R], T]], Callable[Concatenate[S, P], T]]:
     """As :func:`taken_by`, for a function of something else and a record."""
-    return lambda function: _taken(function, record, dict, 1)
+    return lambda function: _taken(function, record, dict)
 
 
-def _taken(
-    function: Any, record: Any, complete: Callable[..., Mapping[str, Any]], before: int
-) -> Any:
-    """A function that takes the fields of a record behind its first arguments."""
-    signature, own = inspect.signature(record), inspect.signature(function)
+def _taken(function: Any, record: Any, complete: Callable[..., Mapping[str, Any]]) -> Any:
+    """A function that takes the fields of a record in the place of its last argument."""
+    signature, name = inspect.signature(function), function.__name__
+    *first, _ = signature.parameters.values()
+    fields = inspect.signature(record).parameters.values()
+    signature = signature.replace(parameters=[*first, *fields])
 
     @functools.wraps(function)
-    def called(*args: Any, **fields: Any) -> Any:
-        check_names(f"{function.__name__}()", fields, signature.parameters)
-        given = signature.bind_partial(*args[before:], **fields).arguments
-        return function(*args[:before], record(**complete(**given)))
+    def called(*args: Any, **named: Any) -> Any:
+        check_names(f"{name}()", named, signature.parameters)
+        given = signature.bind_partial(*args, **named).arguments
+        for each in first:
+            if each.name not in given:
+                raise TypeError(f"{name}() needs {each.name}: {each.annotation}")
+        own = [given.pop(each.name) for each in first]
+        return function(*own, record(**complete(**given)))
 
-    parameters = [*[*own.parameters.values()][:-1], *signature.parameters.values()]
     shown: Any = called
-    shown.record, shown.__signature__ = record, own.replace(parameters=parameters)
+    shown.record, shown.__signature__ = record, signature
     return shown
 
 
