@@ -74,15 +74,11 @@ USAGE: dict[str, dict[str, str]] = {
         f"{ANY} --http 127.0.0.1:0 --http-limit body=1": "did you mean 'body_",
         f"{ANY} --http 127.0.0.1:0 --http-limit body_bytes=0": "must be a positive",
         f"{ANY} --http 127.0.0.1:0 --insecure --token-file x": "give one",
-        f"{ANY} --http 0.0.0.0:0": "may be reached from other machines",
         f"{ANY} --http 8080": "HOST:PORT expected",
-        f"{ANY} --http 127.0.0.1:0 --token-file missing": "cannot read the tokens",
         f"{ANY} --verifiers-limit runs=1": "--verifiers-limit needs --verifiers-bind",
         f"{ANY} --verifiers-bind tcp://127.0.0.1:0 --verifiers-limit x=1": "no limit 'x'",
         f"{ANY} --redeliver": "--redeliver needs --verifiers-bind",
-        f"{ANY} --verifiers-bind tcp://0.0.0.0:0": "clients of verifiers have no keys",
         f"{ANY} --verifiers-bind 127.0.0.1:5000": "did you mean tcp://127.0.0.1:5000?",
-        f"{ANY} --verifiers-bind memory:x": "tcp://127.0.0.1:5555 or ipc:///path expected",
         f"{ANY} --otlp-ratio 0.5": "--otlp-ratio needs --otlp URL",
         f"{ANY} --otlp 127.0.0.1:4318": "--otlp takes http://HOST:PORT",
         f"{ANY} --otlp http://127.0.0.1:4318 --otlp-ratio 2": "a number from 0 to 1, not 2",
@@ -390,6 +386,26 @@ def test_mistake_is_told_in_words_and_changes_nothing(
     assert why in out + err
     assert "Traceback" not in err
     assert seen(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--http 127.0.0.1:0 --token-file missing", "cannot read the tokens"),
+        ("--http 127.0.0.1:0 --token-file file", "chmod 600"),
+        ("--http 127.0.0.1:0 --http-host a/b", "is not the name of a host"),
+        ("--http 0.0.0.0:0", "may be reached from other machines"),
+        ("--verifiers-bind tcp://0.0.0.0:0", "clients of verifiers have no keys"),
+        ("--verifiers-bind memory:x", "tcp://127.0.0.1:5555 or ipc:///path expected"),
+    ],
+)
+def test_wrong_option_of_a_door_was_found_when_the_server_had_started(
+    words: str, why: str, command: None, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.delattr("trio_envserve.cli.serve.open_server")
+    assert ran(shlex.split(f"serve {ANY} {words} --json")) == 2
+    assert why in capfd.readouterr().out
 
 
 COMMANDS = [

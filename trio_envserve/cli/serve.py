@@ -180,25 +180,26 @@ class AskedDoor(NamedTuple):
 
 
 def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]:
-    """The doors that are asked for.  Raises ConfigError for options that contradict each other."""
+    """The doors that are asked for.  Raises ConfigError for whatever is wrong in their options."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
     doors = []
     try:  # each needs an extra
         if "bind" in asked.http:
-            from ..doors.http import open_http_door
+            from ..doors.http.opening import guard_of, open_http_door
         if "bind" in asked.verifiers:
-            from ..doors.verifiers import open_verifiers_door
+            from ..doors.verifiers.opening import check_options, open_verifiers_door
     except ImportError as error:
         raise ConfigError(str(error)) from None
     if "bind" in asked.http:
-        insecure = asked.lets_all(options)
-        http = partial(open_http_door, **asked.http, insecure=insecure, transport=transport)
-        doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
+        given = {**asked.http, "insecure": asked.lets_all(options), "transport": transport}
+        guard_of(HttpDoorOptions(**given))
+        bind = f"tcp://{given['bind']}"
+        doors.append(AskedDoor("http", bind, partial(open_http_door, **given)))
     if "bind" in asked.verifiers:
-        verifiers = partial(
-            open_verifiers_door, **asked.verifiers, insecure=asked.insecure, transport=transport
-        )
-        doors.append(AskedDoor("verifiers", asked.verifiers["bind"], verifiers))
+        given = {**asked.verifiers, "insecure": asked.insecure, "transport": transport}
+        check_options(VerifiersDoorOptions(**given))
+        bind = given["bind"]
+        doors.append(AskedDoor("verifiers", bind, partial(open_verifiers_door, **given)))
     return doors
 
 

@@ -62,15 +62,7 @@ async def open_http_door(
         options: Given as keyword arguments.
     """
     need_trio("open_http_door")
-    if options.run_failures not in ("problems", "rows"):
-        raise ConfigError(f"run_failures is problems or rows, not {options.run_failures!r}")
-    limit_of_execution(options.run_execution_s, "run_execution_s")
-    address, token_file = f"tcp://{options.bind}", options.token_file
-    place = parse_bind(address)
-    tokens = [] if token_file is None else read_tokens(token_file)
-    if token_file is None and not options.insecure:
-        check_reach(address, "give a file of tokens (--token-file FILE), bind to 127.0.0.1")
-    guard = Guard(place, parse_hosts(options.hosts), tokens)
+    guard, place = guard_of(options), parse_bind(f"tcp://{options.bind}")
     client = open_door_client(server, options, "http-door")
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
@@ -85,6 +77,19 @@ async def open_http_door(
                         app.live.close()
                         taking.cancel()
             behind.cancel_scope.cancel()  # calls that go on, and turns that answers waited for
+
+
+def guard_of(options: HttpDoorOptions) -> Guard:
+    """The guard of a door with these options.  Raises ConfigError for whatever is wrong in them."""
+    if options.run_failures not in ("problems", "rows"):
+        raise ConfigError(f"run_failures is problems or rows, not {options.run_failures!r}")
+    limit_of_execution(options.run_execution_s, "run_execution_s")
+    address, token_file = f"tcp://{options.bind}", options.token_file
+    place = parse_bind(address)
+    tokens = [] if token_file is None else read_tokens(token_file)
+    if token_file is None and not options.insecure:
+        check_reach(address, "give a file of tokens (--token-file FILE), bind to 127.0.0.1")
+    return Guard(place, parse_hosts(options.hosts), tokens)
 
 
 def _url(place: Address, listener: trio.SocketListener) -> str:

@@ -17,6 +17,7 @@ from ...net import (
     open_zmtp_network,
     unwrap_single,
 )
+from ...net.address import parse_transport
 from ...options import taken_beside
 from ...server import Server
 from ..limits import VerifiersLimits
@@ -59,8 +60,7 @@ async def open_verifiers_door(
     """
     need_trio("open_verifiers_door")
     limits, bind = options.limits or VerifiersLimits(), options.bind
-    if not options.insecure:
-        check_reach(bind, "clients of verifiers have no keys, so bind to 127.0.0.1")
+    check_options(options)
     redeliver = options.redeliver or is_loopback(bind)
     client = open_door_client(server, options, "verifiers-door")
     with unwrap_single():
@@ -73,6 +73,13 @@ async def open_verifiers_door(
                     yield VerifiersDoor(router.address, opened)
                 finally:
                     nursery.cancel_scope.cancel()
+
+
+def check_options(options: VerifiersDoorOptions) -> None:
+    """Raise ConfigError for whatever is wrong in the options of a door."""
+    parse_transport(options.bind)
+    if not options.insecure:
+        check_reach(options.bind, "clients of verifiers have no keys, so bind to 127.0.0.1")
 
 
 def _front_limits(limits: VerifiersLimits) -> WireLimits:
