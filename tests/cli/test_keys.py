@@ -17,7 +17,6 @@ from tests.cli.commands import forked, gated, run, served, until
 from tests.server.journal.folders import a_run, journal, opened, write
 from trio_envserve import Client, RolloutFailed, ServerStartError, WorkerLost, open_client
 from trio_envserve.cli.key import _tell
-from trio_envserve.cli.render import duration
 from trio_envserve.core.journal import (
     Record,
     ResourceCreated,
@@ -25,6 +24,7 @@ from trio_envserve.core.journal import (
     ResourceGone,
     ResourceOpened,
 )
+from trio_envserve.pages.tables import duration
 from trio_envserve.server.journal import tools
 
 pytestmark = pytest.mark.real

@@ -15,13 +15,14 @@ from trio.testing import MockClock
 
 from tests.core.helpers import Pair
 from trio_envserve.cli.evaluate import Seen, progress_tables
-from trio_envserve.cli.render import Table, rich_tables, tables_text
+from trio_envserve.cli.render import rich_tables, tables_text
 from trio_envserve.cli.status import HISTORY, Watch, slow_table, status_tables, top_tables
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import CacheStats, ServerStats
 from trio_envserve.core.terms import Status
 from trio_envserve.evals.run import Evaluation, EvaluationPlan
 from trio_envserve.evals.tally import ResultsTally
+from trio_envserve.pages.tables import Table
 
 
 def test_plain_tables_are_aligned():

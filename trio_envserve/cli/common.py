@@ -35,8 +35,9 @@ from ..envs.specs import SCHEMES
 from ..evals.files import NotWritten
 from ..logs import finish
 from ..net import unwrap_single
+from ..pages.tables import Table
 from .interrupts import Interrupts
-from .render import Table, emit, say, show
+from .render import emit, say, show
 
 T = TypeVar("T")
 

@@ -20,9 +20,10 @@ from ..lab.conformance.run import ConformanceReport, NotServed, Options
 from ..lab.conformance.run import conform as judge
 from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
 from ..options import argument, option
+from ..pages.tables import Table
 from ..server.options import limits_by_name, pairs
 from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, StopRequest
-from .render import Table, progress, say
+from .render import progress, say
 from .verbs import VerbOptions, verb
 
 

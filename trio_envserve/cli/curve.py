@@ -15,6 +15,7 @@ from ..core.errors import ConfigError
 from ..core.rights import ROLES
 from ..net.keypairs import ClientCurve, KeyPair, read_secret_file, write_whole
 from ..options import argument, option
+from ..pages.tables import records_table
 from ..server.curve import (
     CLIENTS,
     REVOKED,
@@ -24,7 +25,7 @@ from ..server.curve import (
     read_clients,
 )
 from .common import OK, Result
-from .render import records_table, say
+from .render import say
 from .verbs import VerbOptions, verb
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

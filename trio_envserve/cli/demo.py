@@ -26,8 +26,9 @@ from ..lab.demo.judge import (
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, DemoProgress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
+from ..pages.tables import Table
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
-from .render import Table, progress, say
+from .render import progress, say
 from .verbs import VerbOptions, verb
 
 _CODES = {

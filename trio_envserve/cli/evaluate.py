@@ -77,6 +77,7 @@ from ..models.registry import check_endpoint, check_roles, open_models
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
+from ..pages.tables import WORKERS, Table, duration, tables_of
 from ..server import Server, open_server
 from ..server.options import completed, pairs
 from .at_server import tell_health
@@ -92,17 +93,7 @@ from .common import (
     check_named,
 )
 from .options import WithEndpoints, curve_option, level_option, role_option
-from .render import (
-    Table,
-    calls_words,
-    duration,
-    number_of,
-    progress,
-    rollouts_table,
-    say,
-    tokens_words,
-)
-from .status import WORKERS, tables_of
+from .render import calls_words, number_of, progress, rollouts_table, say, tokens_words
 from .verbs import options_of_verb, server_options, verb
 
 DEFAULT_N = 100

@@ -35,13 +35,14 @@ from ..lab.simulation.coverage import name_of
 from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, SimulationTally, describe, origin
 from ..options import option
+from ..pages.tables import Table
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, FoundFailure, ProcessDied, cores
 from ..retrylab.failure import saved_system
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from .common import OK, USAGE, CommandError, Result, StopRequest
-from .render import Table, progress, say
+from .render import progress, say
 from .verbs import VerbOptions, verb
 
 FAILED = 1

@@ -17,12 +17,13 @@ from ..core.terms import Body, RequestId, Status
 from ..core.values import DecodingError
 from ..json_values import jsonable
 from ..options import argument, option
+from ..pages.tables import records_table
 from ..server.journal import tools
 from ..server.journal.reading import JournalContents, told
 from ..server.journal.tools import Kept, KeptResource
 from .common import AT_ONCE, NOT_STARTED, OK, Result
 from .key import record_of
-from .render import put, records_table, say
+from .render import put, say
 from .verbs import VerbOptions, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"

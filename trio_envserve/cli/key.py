@@ -15,6 +15,7 @@ from ..core.errors import CallError, ConfigError, NoAnswer, RanAndFailed, Unknow
 from ..core.pages import KeyPage, KnownKey
 from ..json_values import jsonable
 from ..options import argument, option
+from ..pages.tables import records_table
 from .at_server import OfKeys, reached, tell_health
 from .common import (
     NO_OUTCOME,
@@ -26,7 +27,7 @@ from .common import (
     Result,
     StopRequest,
 )
-from .render import put, records_table, say
+from .render import put, say
 from .verbs import verb
 
 ANSWER_S = 30.0

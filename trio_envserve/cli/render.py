@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import trio
 
@@ -21,6 +21,7 @@ from ..evals.files import NotWritten
 from ..evals.plain import plain_line, plain_text
 from ..evals.records import failure_line
 from ..evals.statistics import bar
+from ..pages.tables import Table, cell, records_table, words
 
 PLAIN_EVERY_S = 5.0
 """The pause between lines of progress if there is no terminal."""
@@ -74,18 +75,6 @@ def is_terminal(*streams: TextIO | None) -> bool:
 
 
 # -- tables -------------------------------------------------------------------
-
-
-class Table(NamedTuple):
-    """A table for people.  Text of others may be in it: what a terminal would act on is
-    shown as an escape."""
-
-    title: str
-    columns: tuple[str, ...]
-    """Headings; empty for a table of names and values."""
-    rows: Sequence[Sequence[str]]
-    left: tuple[int, ...] = (0,)
-    """The columns that are aligned left; the others are aligned right."""
 
 
 def tables_text(tables: Sequence[Table]) -> str:
@@ -207,30 +196,6 @@ async def keep_showing(
 # -- values -------------------------------------------------------------------
 
 
-def words(name: str) -> str:
-    """The name of a field for people, without its unit."""
-    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-
-
-def cell(name: str, value: Any) -> str:
-    """A value for people, by the unit that ends its field's name."""
-    if value is None or value in ("", ()):
-        return "-"
-    if isinstance(value, tuple):
-        return ", ".join(value)
-    if isinstance(value, str):
-        return first_and_last(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name.endswith("_s"):
-        return duration(value) if not 0 < value < 1 else f"{value * 1e3:.1f} ms"
-    if name.endswith("_bytes"):
-        return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
-    if name in ("pid", "generation"):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
 def figures(
     record: Mapping[str, Any], *names: str, zeros: bool = True
 ) -> list[tuple[str, str]]:  # fmt: skip
@@ -247,15 +212,6 @@ def figures(
     ]  # fmt: skip
 
 
-def records_table(
-    title: str, records: Sequence[Mapping[str, Any]], names: Sequence[str], *, left: Sequence[str]
-) -> Table:
-    """A row for each record, with these fields of it."""
-    rows = [[cell(name, each.get(name)) for name in names] for each in records]
-    columns = tuple(map(words, names))
-    return Table(title, columns, rows, tuple(names.index(name) for name in left))
-
-
 def rollouts_table(title: str, rollouts: Sequence[Mapping[str, Any]], *names: str) -> Table:
     """A row for each rollout, as :func:`..evals.tally.shown` has it; errors, if there are any."""
     rows = [
@@ -267,19 +223,6 @@ def rollouts_table(title: str, rollouts: Sequence[Mapping[str, Any]], *names: st
         names = tuple(name for name in names if name != "error")
     left = [name for name in names if name in (names[0], "worker", "error")]
     return records_table(title, rows, names, left=left)
-
-
-def first_and_last(text: str) -> str:
-    """A text on one line.  The last line of a traceback says what happened."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
-
-
-def duration(seconds: float) -> str:
-    """A time for people: ``7 s``, ``12 min`` or ``3.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def calls_words(usage: Mapping[str, float]) -> str:

@@ -21,8 +21,9 @@ from ..core.terms import short
 from ..core.work import WorkState
 from ..lab.recording import Player, RecordedArrow, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
+from ..pages.tables import Table, records_table
 from .common import AT_ONCE, OK, Result, StopRequest
-from .render import Table, progress, records_table, say
+from .render import progress, say
 from .status import status_tables
 from .verbs import VerbOptions, verb
 

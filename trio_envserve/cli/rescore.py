@@ -30,6 +30,7 @@ from ..evals.tally import ResultsTally
 from ..logs import set_title
 from ..models.registry import check_roles
 from ..options import argument, option
+from ..pages.tables import Table
 from ..server import open_server
 from ..server.options import completed
 from .common import (
@@ -45,7 +46,7 @@ from .common import (
 )
 from .evaluate import EvaluationOptions, WrittenResults, check_reached, watched
 from .options import role_option
-from .render import Table, number_of, say
+from .render import number_of, say
 from .verbs import server_options, verb
 
 

@@ -32,8 +32,9 @@ from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from ..evals.tally import shown
 from ..options import argument, option
+from ..pages.tables import Table
 from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
-from .render import Table, is_terminal, number_of, rollouts_table, say
+from .render import is_terminal, number_of, rollouts_table, say
 from .verbs import VerbOptions, verb
 
 STYLES = {

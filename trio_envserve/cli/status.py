@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
@@ -21,6 +21,15 @@ from ..core.status import ServerStats
 from ..evals.plain import plain_line
 from ..evals.statistics import sparkline
 from ..options import option
+from ..pages.tables import (
+    DEATHS,
+    RECORDS,
+    Table,
+    cell,
+    duration,
+    first_and_last,
+    tables_of,
+)
 from .at_server import (
     AtServer,
     OfKeys,
@@ -37,17 +46,7 @@ from .common import (
     Result,
     StopRequest,
 )
-from .render import (
-    Table,
-    calls_words,
-    cell,
-    duration,
-    figures,
-    first_and_last,
-    keep_showing,
-    records_table,
-    tokens_words,
-)
+from .render import calls_words, figures, keep_showing, tokens_words
 from .verbs import verb
 
 STACK_S = 10.0
@@ -167,65 +166,6 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("workers ready", f"{ready} (of {bounds})"),
         *figures(stats, "resized", zeros=False),
     ]
-
-
-class RecordsTable(NamedTuple):
-    """A table of records in a server's statistics."""
-
-    field: str
-    title: str
-    columns: tuple[str, ...]
-    left: tuple[str, ...]
-    """The columns that are aligned left."""
-    newest: int = 0
-    """Most rows, the last record first; 0: all, in their order."""
-
-
-WORKERS = RecordsTable(
-    "per_worker", "workers",
-    ("worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts",
-     "loop_lag_p99_s", "memory_bytes"),
-    ("worker",),
-)  # fmt: skip
-RECORDS = (
-    RecordsTable(
-        "hosts", "hosts",
-        ("host", "state", "ready", "slots", "running", "heard_s", "lost_s", "load",
-         "memory_bytes", "why"),
-        ("host", "state", "why"),
-    ),
-    RecordsTable(
-        "past_hosts", "hosts that are not here", ("host", "state", "age_s", "why"),
-        ("host", "why"), newest=20,
-    ),
-    RecordsTable("permits", "permits", ("name", "held", "limit", "waiting"), ("name",)),
-    RecordsTable(
-        "resources_held", "resources",
-        ("name", "kind", "state", "age_s", "request", "worker", "tries", "why"),
-        ("name", "kind", "state", "request", "worker", "why"),
-    ),
-    WORKERS,
-)  # fmt: skip
-DEATHS = RecordsTable(
-    "deaths", "ends of workers", ("worker", "age_s", "lost", "why"), ("worker", "why"), newest=5
-)
-
-
-def tables_of(stats: Mapping[str, Any], *kinds: RecordsTable) -> list[Table]:
-    """Those of these tables that have rows."""
-    tables = []
-    for kind in kinds:
-        rows = stats.get(kind.field, ())
-        if kind.newest:
-            rows = rows[: -kind.newest - 1 : -1]
-        if kind is WORKERS:
-            marks = ("silent", "blocked")
-            rows = [
-                {**w, "phase": ", ".join([w["phase"], *(m for m in marks if w.get(m))])}
-                for w in rows
-            ]
-        tables += [records_table(kind.title, rows, kind.columns, left=kind.left)] if rows else []
-    return tables
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:

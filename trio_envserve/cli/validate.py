@@ -27,10 +27,11 @@ from ..envs.loading import check_spec
 from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, helper
 from ..options import argument, option
+from ..pages.tables import Table
 from ..worker.validation import Wanted
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .options import role_option
-from .render import Table, say
+from .render import say
 from .verbs import VerbOptions, server_options, verb
 
 _STACKS_S = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections import Counter
@@ -30,6 +31,7 @@ from trio_envserve.core.status import (
 )
 from trio_envserve.doors.http import live
 from trio_envserve.doors.http.live import PAGE, TEXT_CHARACTERS, VIEW_BYTES, event, view
+from trio_envserve.pages.tables import tables_of
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
 
@@ -128,7 +130,9 @@ async def test_rollouts_that_run_are_in_views_and_answers_the_oldest_first():
     assert seen["status"] == "ready"
     assert (seen["running"], seen["total"], seen["tokens"]) == (2, 2, False)
     assert seen["bounds"]["waiting"] > 0
-    assert [worker["phase"] for worker in seen["per_worker"]] == ["ready"]
+    (workers,) = seen["tables"]
+    assert workers["columns"][:3] == ["worker", "pid", "phase"]
+    assert [row[2] for row in workers["rows"]] == ["ready"]
 
 
 async def test_what_cannot_be_asked_is_refused():
@@ -182,7 +186,7 @@ async def test_g10_who_reads_nothing_is_cut_off_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(live, "EVERY_S", 0.001)
-    large = event({"slow": [], "per_worker": [], "workers_more": 0, "x": "x" * 50_000}, 1)
+    large = event({"slow": [], "tables": [], "x": "x" * 50_000}, 1)
     monkeypatch.setattr(live, "event", lambda *_: large)
     async with open_door("arithmetic", {"write_s": 0.5}) as door, watching(door) as viewer:
         async with watching(door):  # it reads nothing
@@ -232,18 +236,35 @@ def test_g8_a_view_fits_whatever_is_in_it():
     assert made.count(b"\n") == 3
     found = json.loads(made.partition(b"data: ")[2])
     assert found["slow"]
-    assert found["workers_more"] + len(found["per_worker"]) == 1000
-    assert len(found["deaths"][0]["why"]) == TEXT_CHARACTERS + 1
+    tables = {table["field"]: table for table in found["tables"]}
+    assert tables["per_worker"]["more"] + len(tables["per_worker"]["rows"]) == 1000
+    assert len(tables["deaths"]["rows"][0][-1]) == TEXT_CHARACTERS + 1
     assert found["slow"][0]["note"]["big"] == str(2**60)
     assert len(json.dumps(found)) > VIEW_BYTES // 8
     silent = view(None, None, "no answer", tokens=True)
     assert (silent["why"], silent["tokens"]) == ("no answer", True)
 
 
+def test_tables_of_the_page_are_those_of_top_and_say_what_is_bad_news():
+    seen = stats(2)
+    workers = (WorkerStats(worker="w0-1", phase="ready", silent=True), WorkerStats(failed=2))
+    seen = dataclasses.replace(seen, per_worker=workers, past_hosts=(), deaths=seen.deaths[:1])
+    shown = view(seen, page(0), "", tokens=False)["tables"]
+    tables = tables_of(seen.to_record(), *live.TABLES)
+    assert [(each["title"], each["columns"], each["left"]) for each in shown] == [
+        (each.title, each.columns, each.left) for each in tables
+    ]
+    assert shown[-2]["rows"] == tables[-2].rows
+    bad = {each["field"]: [each["columns"][at] for _, at in each["bad"]] for each in shown}
+    assert bad == {
+        "hosts": ["state"] * 2, "permits": [], "resources_held": ["state"] * 2,
+        "per_worker": ["phase", "failed"], "deaths": ["lost"],
+    }  # fmt: skip
+
+
 def test_whatever_the_page_reads_of_a_view_is_in_it():
     made = view(stats(1), page(1), "", tokens=False) | {"latency": {}}
     script = PAGE.decode().rpartition("// The live page.")[2]
     assert set(re.findall(r"\bv\.([a-z_]+)", script)) <= set(made)
-    lists = ("per_worker", "deaths", "hosts", "past_hosts", "slow", "permits", "resources_held")
-    rows = [row for name in lists for row in made[name]]
+    rows = [*made["tables"], *made["slow"]]
     assert set(re.findall(r"\beach\.([a-z_]+)", script)) <= {"key", "fit"}.union(*rows)

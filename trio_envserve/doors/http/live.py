@@ -15,7 +15,7 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final, final
 
@@ -28,6 +28,7 @@ from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
 from ...pages import assemble
+from ...pages.tables import DEATHS, RECORDS, page_table
 from ..limits import HttpLimits
 from .connections import Exchange
 from .problems import LATER, Problem
@@ -59,11 +60,9 @@ LINES: Final = 3
 """Of so many of the slowest their workers are asked where the code stands."""
 LINE_S: Final = 0.5
 NO_LINES: Final[Mapping[int, str]] = {}
-HOSTS_MOST: Final = 64
-RESOURCES_MOST: Final = 32
-PERMITS_MOST: Final = 32
-PAST_HOSTS: Final = 8
-WORKERS_MOST: Final = 256
+ROWS_MOST: Final = 256
+"""Of a table of records."""
+TABLES: Final = (*RECORDS, DEATHS)
 LATENCY_VIEWS: Final = 30
 """Number of views over which the percentiles of the chart are."""
 TEXT_CHARACTERS: Final = 400
@@ -169,13 +168,7 @@ def view(
         "closing": None if stats.closing is None else stats.closing.stage.value,
         "bounds": dict(stats.bounds), "failures": dict(stats.failures),
         "counts": _plain(stats.cache), "model_failed": stats.model_usage.get("failed", 0),
-        "hosts": [_plain(each) for each in stats.hosts[:HOSTS_MOST]],
-        "past_hosts": [_plain(each) for each in reversed(stats.past_hosts[-PAST_HOSTS:])],
-        "permits": [_plain(each) for each in stats.permits[:PERMITS_MOST]],
-        "resources_held": [_plain(each) for each in stats.resources_held[:RESOURCES_MOST]],
-        "per_worker": [_plain(each) for each in stats.per_worker[:WORKERS_MOST]],
-        "workers_more": max(0, len(stats.per_worker) - WORKERS_MOST),
-        "deaths": [_plain(each) for each in reversed(stats.deaths)],
+        "tables": _tables(stats),
         "slow": [
             {
                 **_plain(each), "key": each.key, "namespace": each.namespace,
@@ -186,6 +179,19 @@ def view(
         ],
         "total": page.total, "typical_s": page.typical_s,
     }  # fmt: skip
+
+
+def _tables(stats: ServerStats) -> list[dict[str, Any]]:
+    """The tables of records that have rows, of which ``more`` are not shown."""
+    records = {kind.field: getattr(stats, kind.field) for kind in TABLES}
+    some = {name: each[:ROWS_MOST] for name, each in records.items()}
+    plain = dataclasses.replace(stats, **some).to_record()
+    tables = [page_table(plain, kind) for kind in TABLES if some[kind.field]]
+    for table in tables:
+        name = table["field"]
+        table["rows"] = [list(map(_cut, row)) for row in table["rows"]]
+        table["more"] = len(records[name]) - len(some[name])
+    return tables
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -228,13 +234,14 @@ def event(view: dict[str, Any], number: int) -> bytes:
         data = json.dumps(view, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= VIEW_BYTES:
             return b"id: %d\ndata: %s\n\n" % (number, data)
-        slow, workers = view["slow"], view["per_worker"]
-        left = len(workers) // 2
-        view |= {
-            "slow": slow[: max(1, len(slow) // 2)], "per_worker": workers[:left],
-            "workers_more": view["workers_more"] + len(workers) - left,
-            "hosts": view["hosts"][: len(view["hosts"]) // 2],
-        }  # fmt: skip
+        view["slow"] = _half(view["slow"])
+        for table in view["tables"]:
+            rows = _half(table["rows"])
+            table |= {"rows": rows, "more": table["more"] + len(table["rows"]) - len(rows)}
+
+
+def _half(rows: Sequence[Any]) -> Sequence[Any]:
+    return rows[: max(1, len(rows) // 2)]
 
 
 def _cut(text: str) -> str:

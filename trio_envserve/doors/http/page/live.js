@@ -97,59 +97,46 @@
       put(row.children[4], [noteOf(each), each.line, each.where && "[its worker's loop is blocked]"].filter(Boolean).join("  "));
     });
   }
-  function showHosts(v) {
-    const here = (v.hosts || []).map((each) => ({ ...each, key: each.host }));
-    const gone = (v.past_hosts || []).map((each) => ({ ...each, key: each.host + "/" + each.state }));
-    const none = ["–", "n"];
-    $("hosts-part").hidden = !(here.length || gone.length);
-    rows($("hosts"), [...here, ...gone], (each) => each.key, () => tableRow(10), (row, each) => {
-      const good = each.state === "ready" || each.state === "joining" || each.state === "left";
-      const state = [each.age_s == null ? each.state : each.state + " " + seconds(each.age_s) + " ago", good ? "" : "bad"];
-      const numbers = each.age_s == null
-        ? [[count(each.ready), "n"], [count(each.slots), "n"], [count(each.running), "n"], [seconds(each.heard_s), "n"],
-          [seconds(each.lost_s), "n"], [each.load.toFixed(2), "n"], [String(Math.round(each.memory_bytes / 1048576)), "n"]]
-        : [none, none, none, none, none, none, none];
-      fillRow(row, [[each.host], state, ...numbers, [each.why]]);
+  // Its tables are those of `top`: the server sends their words.
+  function tableSection(each) {
+    const place = document.createElement("section"), title = document.createElement("h2");
+    const wide = document.createElement("div"), table = document.createElement("table");
+    const head = table.createTHead().insertRow(), body = table.createTBody();
+    title.id = `h-${each.field}`;
+    place.setAttribute("aria-labelledby", title.id);
+    wide.className = "wide"; wide.tabIndex = 0;
+    wide.setAttribute("role", "group"); wide.setAttribute("aria-labelledby", title.id);
+    each.columns.forEach((words, n) => {
+      const cell = document.createElement("th");
+      put(cell, words, each.left.includes(n) ? "" : "n");
+      head.append(cell);
+    });
+    body.id = each.field;
+    wide.append(table);
+    place.append(title, wide);
+    return place;
+  }
+  function headingOf(v, each) {
+    const title = each.title[0].toUpperCase() + each.title.slice(1), more = each.more ? `; ${each.more} are not shown` : "";
+    if (each.field !== "per_worker") return title + more;
+    const range = v.workers_least < v.workers_most ? ` (of ${v.workers_least}..${v.workers_most}${v.resized && "; " + v.resized})` : "";
+    return `${title}: ${v.ready} of ${v.workers} ready${range}${more}`;
+  }
+  function showTables(v) {
+    rows($("tables"), v.tables, (each) => each.field, tableSection, (place, each) => {
+      const bad = new Set(each.bad.map(String));
+      put(place.firstChild, headingOf(v, each));
+      rows($(each.field), each.rows.map((cells, number) => ({ cells, number })), (row) => row.number,
+        () => tableRow(each.columns.length), (row, { cells, number }) => fillRow(row, cells.map((text, n) =>
+          [text, [each.left.includes(n) ? "" : "n", bad.has(`${number},${n}`) ? "bad" : ""].filter(Boolean).join(" ")])));
     });
   }
-  function showPermits(v) {
-    const list = v.permits || [];
-    $("permits-part").hidden = !list.length;
-    rows($("permits"), list, (each) => each.name, () => tableRow(4), (row, each) =>
-      fillRow(row, [[each.name], [count(each.held), "n"], [String(each.limit), "n"], [count(each.waiting), "n"]]));
-  }
-  function showResources(v) {
-    const list = v.resources_held || [];
-    $("resources-part").hidden = !list.length;
-    rows($("resources"), list, (each) => each.name, () => tableRow(8), (row, each) =>
-      fillRow(row, [[each.name], [each.kind], [each.state, each.state === "stuck" ? "bad" : ""], [seconds(each.age_s), "n"],
-        [each.request], [each.worker], [count(each.tries), "n"], [each.why]]));
-  }
-  function showWorkers(v) {
-    showHosts(v);
-    showPermits(v);
-    showResources(v);
-    put($("h-workers"), `Workers: ${v.ready} of ${v.workers} ready` + (v.workers_least < v.workers_most ? ` (of ${v.workers_least}..${v.workers_most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
-    const list = [...v.per_worker].sort((a, b) => a.slot - b.slot || (a.worker < b.worker ? -1 : 1));
-    rows($("workers"), list, (each) => each.worker, () => tableRow(10), (row, each) => {
-      const marks = ["silent", "blocked"].filter((mark) => each[mark]);
-      fillRow(row, [[each.worker], [[each.phase, ...marks].join(", "), marks.length ? "bad" : ""],
-        [count(each.pending), "n"], [each.capacity ? count(each.capacity) : "–", "n"], [count(each.done), "n"],
-        [count(each.failed), each.failed ? "n bad" : "n"],
-        [count(each.restarts + 1), "n"], [seconds(each.lag_s), "n"], [String(Math.round(each.memory_bytes / 1048576)), "n"],
-        [each.pid == null ? "–" : String(each.pid), "n"]]);
-    });
-  }
-  function showEnds(v) {
+  function showFailures(v) {
     const besides = [["model calls failed", v.model_failed], ["refused for now", v.counts.refused_for_now],
       ["cancelled by callers", v.counts.cancelled]];
     const ways = [...Object.entries(v.failures), ...besides];
     rows($("failures"), ways, ([name]) => name, () => tableRow(2), (row, [name, number]) =>
       fillRow(row, [[name], [count(number), "n"]]));
-    const ends = v.deaths.length ? v.deaths : [null];
-    rows($("deaths"), ends, (each) => each && each.worker, () => document.createElement("li"), (item, each) =>
-      each === null ? put(item, "none so far") : put(item, `${each.worker}, ${seconds(each.age_s)} ago: ${each.why}`
-        + (each.lost ? `; ${each.lost} executions were lost` : ""), each.lost ? "bad" : ""));
   }
   function alarm(text) { $("alarm").hidden = !text; if ($("alarm").textContent !== text) $("alarm").textContent = text; }
 
@@ -162,7 +149,7 @@
     put($("about"), `${v.environment} at ${v.address}, epoch ${v.epoch}`);
     document.title = `${v.paused ? "paused" : v.status} · ${v.running} run · ${v.environment}`;
     alarm(v.paused ? `Nothing is dispatched: ${v.paused}` : v.reason);
-    showBounds(v); draw(v); showSlow(v); showWorkers(v); showEnds(v);
+    showBounds(v); draw(v); showSlow(v); showTables(v); showFailures(v);
     if ($("one").open) fields();
   }
 
