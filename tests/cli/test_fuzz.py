@@ -204,6 +204,9 @@ async def test_failure_of_another_protocol_is_found_made_small_drawn_and_replaye
     assert "at most once: broken ~~~" in done.out
     assert f"trio-envserve fuzz --protocol {FORGETFUL} --seed" in done.out
     assert "fuzz FAILED (seeds from 0)" in done.out
+    # It was said to be no saved failure of this system.
+    nameless = await fuzz(tmp_path, "--saved", f"kept/{saved.name}", code=2)
+    assert f"is a failure of {FORGETFUL}: give --protocol {FORGETFUL}, too" in nameless.err
     (failure,) = (await fuzz(tmp_path, *words, "--jobs", "1", "--json", code=1)).last["failures"]
     assert (failure["guarantee"], failure["requests"]) == ("at most once", 1)
     assert failure["drawing"]
@@ -244,16 +247,6 @@ async def test_protocol_of_which_nobody_asks_anything_is_said(tmp_path: Path):
     for words in (("--seed", "1"), ("--runs", "3")):
         done = await fuzz(tmp_path, "--protocol", "idle.py:NOISY", *words)
         assert "nobody asked for anything: asks of idle.py:NOISY gave no Ask" in done.err
-
-
-async def test_saved_failure_of_another_protocol_names_it(tmp_path: Path):
-    """It was said to be no saved failure of this system."""
-    words = ("--protocol", FORGETFUL, "--seed", "0", "--runs", "200")
-    await fuzz(tmp_path, *words, "--save", "kept", code=1)
-    (saved,) = (tmp_path / "kept").iterdir()
-    done = await fuzz(tmp_path, "--saved", f"kept/{saved.name}", code=2)
-    assert f"is a failure of {FORGETFUL}: give --protocol {FORGETFUL}, too" in done.err
-    await fuzz(tmp_path, "--saved", f"kept/{saved.name}", "--protocol", FORGETFUL, code=1)
 
 
 # -- in every order ---------------------------------------------------------------------

@@ -60,6 +60,7 @@ async def test_text_is_cut_unless_the_whole_is_asked_for_and_half_a_line_is_left
     assert (done.code, done.last["cut"], done.last["line_left_out"]) == (0, 1, True)
     assert "1 rollouts are cut at 20,000 characters; --whole has all of them" in done.err
     assert "r.jsonl: the last line is not whole, and is left out" in done.err
+    assert "x" * 20_001 not in (tmp_path / "r.html").read_text()
     whole = await run(tmp_path, "report", "r.jsonl", "--whole", "--json")
     assert (whole.last["cut"], whole.last["cut_at"]) == (0, None)
     assert "x" * 50_000 in (tmp_path / "r.html").read_text()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import LIMITED, ROOT, Finished, forked, lines, run, until
+from tests.cli.commands import ROOT, Finished, forked, lines, run, until
 from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
 
 pytestmark = pytest.mark.real
@@ -261,18 +261,6 @@ async def test_a_scorer_that_killed_its_worker_ran_again(tmp_path: Path):
     assert [one["reward"] for one in lost] == [None, None]
 
 
-async def test_one_command_at_a_time_writes_a_file(tmp_path: Path):
-    await evaluated(tmp_path)
-    (tmp_path / "held").write_text("")
-    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", *HERE)
-    async with forked(tmp_path, *asked) as running:
-        await until(lambda: (tmp_path / "scored").exists())
-        other = await run(tmp_path, *asked)
-        assert (other.code, "another evaluation is writing to it" in other.err) == (2, True)
-        (tmp_path / "held").unlink()
-        assert (await running.wait()).code == 0
-
-
 async def test_rescoring_twice_has_the_reward_before(tmp_path: Path):
     await evaluated(tmp_path)
     await rescored(tmp_path, "Length", "--output", "b.jsonl")
@@ -313,23 +301,6 @@ async def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path):
     assert done.code == 0
     assert done.last["rollouts"] == 11
     assert "the last line is not whole, and is left out" in done.err
-
-
-async def test_a_full_disk_leaves_a_whole_file_that_is_continued(tmp_path: Path):
-    before = await evaluated(tmp_path)
-    (tmp_path / "limited.py").write_text(LIMITED)
-    wide = lines(tmp_path / "a.jsonl")
-    for one in wide:
-        one["input"]["pad"] = "x" * 3000
-    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in wide))
-    asked = ("rescore", "a.jsonl", "essays:Length", "--output", "b.jsonl", *HERE)
-    async with forked(tmp_path, *asked, module="limited") as running:
-        done = await running.wait()
-    assert done.code == 5, done.err
-    assert 0 < len(lines(tmp_path / "b.jsonl")) < 12
-    again = await run(tmp_path, *asked)
-    assert (again.code, again.last["rescored"]) == (0, 10), again.err
-    assert by_name(tmp_path / "b.jsonl").keys() == before.keys()
 
 
 async def test_a_table_is_scored_into_a_table(tmp_path: Path):

@@ -57,19 +57,6 @@ def test_permits_are_shown_where_any_are_claimed():
     ]  # fmt: skip
 
 
-def test_resources_are_shown_where_any_are_held():
-    record = ServerStats(status=ServerStatus.READY).to_record() | {"address": "x"}
-    assert "resources" not in [table.title for table in status_tables(record)]
-    record["resources_held"] = [
-        {
-            "name": "ab-0", "kind": "sandbox", "state": "stuck", "age_s": 7.0, "request": "cd#1",
-            "worker": "", "tries": 3, "why": "the provider is down",
-        }
-    ]  # fmt: skip
-    (table,) = [table for table in status_tables(record) if table.title == "resources"]
-    assert {"ab-0", "sandbox", "stuck", "cd#1", "3", "the provider is down"} <= set(table.rows[0])
-
-
 def test_what_stops_and_where_a_loop_is_blocked_are_shown():
     row: dict[str, Any] = {
         "key": None, "namespace": None, "request": "ab#1", "state": "stopping", "executions": None,

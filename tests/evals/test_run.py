@@ -1,9 +1,8 @@
-"""Evaluations against a server in this process: repeats, groups, and ends of all kinds."""
+"""Evaluations against a server in this process: repeats, cancels, and the keys of named ones."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,11 @@ class Env:
             raise ValueError("negative")
         return {"reward": rollout.input}
 
-    async def run_group(self, rollouts: Sequence[Any]) -> Any:
-        return [{"reward": rollout.member / len(rollouts)} for rollout in rollouts]
 
-
-async def run(evaluation: Evaluation, environment: Any = None, in_flight: int = 5) -> None:
+async def run(evaluation: Evaluation, environment: Env, in_flight: int = 5) -> None:
     """All of its rollouts, on a server in this process."""
     with trio.fail_after(60):
-        async with pair(environment or Env()) as (_, client):
+        async with pair(environment) as (_, client):
             await evaluation.run(client, list(evaluation.plan.names()), in_flight)
 
 
@@ -68,7 +64,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
     file = open_results(str(path))
     plan = EvaluationPlan([0.0, 1.0, -1], first=10, repeat=3)
     evaluation = Evaluation(plan, ResultsTally(), file=file, run="r")
-    await run(evaluation, in_flight=2)
+    await run(evaluation, Env(), in_flight=2)
     file.close()
     assert written(path) == [(i, r) for i in (10, 11, 12) for r in range(3)]
     assert {one.result.ended_s for one in records(str(path))} == {1772700000.5}
@@ -78,37 +74,11 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
     assert evaluation.unwritten == 0
 
 
-async def test_groups_are_scored_together():
-    plan = EvaluationPlan([0.0] * 3, repeat=4, grouped=True)
-    evaluation = Evaluation(plan, ResultsTally())
-    await run(evaluation)
-    found = evaluation.tally.summary()
-    assert (found["results"], found["mean_reward"]) == (12, 0.375)
-    assert sorted(evaluation.tally.found) == list(plan.names())
-
-
-async def test_a_group_that_fails_whole_is_an_error_of_each_member():
-    class Bad(Env):
-        async def run_group(self, rollouts: Sequence[Any]) -> Any:
-            raise KeyError("none")
-
-    evaluation = Evaluation(EvaluationPlan([0.0], repeat=3, grouped=True), ResultsTally())
-    await run(evaluation, Bad())
-    assert evaluation.tally.errors == 3
-
-
-async def test_an_evaluation_stops_when_so_many_have_failed():
-    evaluation = Evaluation(EvaluationPlan([-1] * 3 + [None] * 3), ResultsTally(), most_errors=3)
-    await run(evaluation, in_flight=10)
-    assert evaluation.gave_up
-    assert evaluation.tally.errors == 3
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has none")
 async def test_a_disk_that_is_full_ends_an_evaluation_and_what_came_is_counted():
     file = open_results("/dev/full")
     evaluation = Evaluation(EvaluationPlan([1.0] * 5 + [None]), ResultsTally(), file=file)
-    await run(evaluation, in_flight=10)
+    await run(evaluation, Env(), in_flight=10)
     file.close()
     assert "No space left" in str(evaluation.not_written)
     found = evaluation.tally.summary()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.doors.http.door import AT, TOKEN, asking, echo, open_door, tokens, told
-from trio_envserve import ConfigError, ServerStartError
+from trio_envserve import ConfigError
 from trio_envserve.doors.http import HttpLimits, open_http_door
-from trio_envserve.net import MemoryNetwork
 
 CLOSED = [
     ("POST", "/v1/rollouts"), ("POST", "/v1/batches"), ("POST", "/run"), ("GET", AT),
@@ -78,15 +77,6 @@ async def test_wrong_option_is_refused(options: dict[str, Any], why: str):
     with pytest.raises(ConfigError, match=why):
         async with open_http_door("memory:x", **options):
             pass
-
-
-async def test_an_address_that_is_taken_is_told():
-    async with open_door(echo) as door:
-        with pytest.raises(ServerStartError, match="cannot listen"):
-            async with open_http_door(
-                "memory:x", bind=door.url.removeprefix("http://"), network=MemoryNetwork()
-            ):
-                pass
 
 
 def test_a_limit_that_is_none_is_refused():

@@ -150,13 +150,6 @@ def test_what_is_wrong_starts_nothing():
     assert desk.is_empty
 
 
-def test_error_is_sent_in_words():
-    desk, _ = begun()
-    desk.end(outcome=RunOutcome(error="it broke"))
-    [(_, body)] = told_afterwards(desk)
-    assert msgpack.unpackb(body) == {"success": False, "error": "it broke"}
-
-
 # -- the same id again ---------------------------------------------------------------
 
 

@@ -105,18 +105,6 @@ def test_hostile_text_ends_no_element(tmp_path: Path):
     assert text.count("<script>") == 2
 
 
-def test_a_page_says_how_many_rollouts_are_cut(tmp_path: Path):
-    source = written(tmp_path / "r.jsonl", [result(0), result(1, input="x" * 5000)])
-    found = survey(source)
-    data = page_data(found, passed_from=1.0, most=1000)
-    out = tmp_path / "r.html"
-    told = write_report(str(out), found, data, 1000)
-    assert (told.cut, told.bytes) == (1, out.stat().st_size)
-    assert "x" * 1001 not in out.read_text()
-    assert write_report(str(out), found, data, None).cut == 0
-    assert "x" * 5000 in out.read_text()
-
-
 def test_the_differences_of_all_inputs_are_there(tmp_path: Path):
     before = written(tmp_path / "b.jsonl", [result(n, 0.0) for n in range(20)])
     after = written(tmp_path / "a.jsonl", [result(n, n / 20) for n in range(20)])
