@@ -281,6 +281,7 @@ OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
         "birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
     },
     "rescore": {
+        "r.jsonl birds.py:Birds --arg size=3": (3, "it takes: no arguments"),
         "r.jsonl birds.py:Others": (3, "r.jsonl has rollouts of birds, and birds.py:Others is oth"),
         "r.jsonl birds.py:Judged --role judge=http://127.0.0.1:9/v1": (3, "nothing was asked for"),
     },

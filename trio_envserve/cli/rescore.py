@@ -166,16 +166,19 @@ def _read(path: str) -> _Stored:
 
 
 async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
-    """Raise ConfigError if the environment has no scorer; under another Python its workers say
-    so."""
+    """Raise ConfigError if the environment has no scorer, CommandError if it is broken; under
+    another Python its workers say so."""
     if "worker_python" in asked.server:
         return
 
     def look() -> None:
-        with with_traceback(asked.environment):
-            environment = load(asked.environment, asked.args)
-            scorer_of(environment)
-            check_roles(asked.roles or {}, environment.roles_of(asked.roles or {}))
+        try:
+            with with_traceback(asked.environment):
+                environment = load(asked.environment, asked.args)
+        except ConfigError as error:
+            raise CommandError(str(error), NOT_STARTED) from None
+        scorer_of(environment)
+        check_roles(asked.roles or {}, environment.roles_of(asked.roles or {}))
 
     await stop.leave_behind(look)
 
