@@ -161,25 +161,6 @@ async def test_what_the_router_says_counts_less_than_what_the_host_was_told(
             assert (said["args"], said["gpu"]) == ({"level": 9, "size": 2}, "four")
 
 
-async def test_a_host_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    (tmp_path / "starter.py").write_text(
-        "import subprocess, sys\n"
-        "host = subprocess.Popen([sys.executable, '-m', 'trio_envserve', 'join', sys.argv[1],\n"
-        "    '--workers', '1', '--json', '--exit-with-parent'])\n"
-        "host.wait()\n"
-    )
-    async with router(tmp_path, "arithmetic") as (server, _, hosts):
-        async with forked(tmp_path, hosts, module="starter") as starter:
-            await starter.event("joined")
-            await server.event("ready")
-            starter.signal(signal.SIGKILL)
-            await server.said("is gone: it has left")
-            assert "the parent process has ended" in starter.err
-        server.signal(signal.SIGTERM)
-        assert (await server.wait()).code == 0
-    await check_nothing_left(tmp_path)
-
-
 async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(
     tmp_path: Path, folder: str
 ) -> None:

@@ -121,29 +121,3 @@ async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path:
     assert "in holds_the_loop" in shown.out
     assert "in environment" in json.loads(found.out)["stack"]
     assert "cancelled; it may have run" in ended.out
-
-
-GONE = """
-from trio_envserve.models.interface import ModelError
-
-async def environment(rollout):
-    open("begun", "a").write("x")
-    if rollout.input == "good":
-        return {"reward": 1.0}
-    raise ModelError("the endpoint is gone")
-"""
-
-
-async def test_what_is_broken_uses_up_few_rollouts_and_the_status_says_why(tmp_path: Path):
-    (tmp_path / "gone.py").write_text(GONE)
-    options = ("--workers", "0", "--limit", "pause_after_errors=2")
-    async with served(tmp_path, "gone:environment", *options) as (_, address):
-        async with open_client(address) as client:
-            for _ in range(2):
-                await client.outcome("bad")
-            shown = await run(tmp_path, "status", address)
-            waits = await client.outcome("good", timeout_s=0.1)
-    assert "paused" in shown.out
-    assert "the last one: " in shown.out
-    assert waits.error is not None
-    assert (tmp_path / "begun").read_text() == "xx"

@@ -156,6 +156,7 @@ def test_the_end_of_a_worker_a_pause_and_silence_are_shown():
     text = shown(watch)
     assert "killed by a test" in text
     assert "paused" in text
+    assert "paused" in tables_text(status_tables(stats(pair)))
     watch.silent = "it is gone"
     assert "silent: it is gone" in shown(watch)
 

@@ -198,24 +198,6 @@ async def test_row_that_was_not_delivered_is_retained(row: dict[str, Any]):
     assert runs.started.count(row) == 1
 
 
-async def test_answer_that_nobody_took_is_not_delivered():
-    class Large(Runs):
-        async def __call__(self, rollout: Any) -> Any:
-            found = await super().__call__(rollout)
-            return {**found, "large": "x" * 4_000_000 if rollout.input == NUMBER else ""}
-
-    runs = Large()
-    async with open_door(runs, AT_ONCE | {"write_s": 0.05, "linger_s": 0.05}) as door:
-        async with raw(door) as peer:
-            await post(peer, NUMBER)
-            await runs.have_started()
-            await nobody_is_connected(door)  # it was cut off, having read nothing
-        async with asking(door) as client:
-            await until_another_is_forgotten(client, runs)
-            assert await number_of(client, NUMBER) == 1
-    assert runs.started.count(NUMBER) == 1
-
-
 async def test_what_was_deleted_and_asked_anew_does_not_end_with_the_first():
     """The end of the first life of its key came in the second."""
     runs = Runs()
