@@ -7,13 +7,14 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from ..client import Client, open_client
 from ..client.options import DEFAULT_NAMESPACE
-from ..core.health import Health, ServerHealth
+from ..core.health import Health
+from ..doors.opening import OpenDoor
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
@@ -85,14 +86,7 @@ async def reached(asked: AtServer, name: str) -> AsyncIterator[Client]:
         yield client
 
 
-class HasHealth(Protocol):
-    """A client or a door, which says how its server is."""
-
-    def health(self) -> ServerHealth:
-        """The server's health, as far as the client knows it."""
-
-
-async def tell_health(client: HasHealth, wait_s: float) -> None:
+async def tell_health(client: Client | OpenDoor, wait_s: float) -> None:
     """Say why the server is not healthy, whenever that changes, and when it is
     back.  It runs until it is cancelled.  A missing server is reported after about 3 s.
     ``wait_s`` is how long the command waits in all; it may be ``inf``."""

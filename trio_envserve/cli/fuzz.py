@@ -50,6 +50,9 @@ FAILED = 1
 
 DEFAULT_S = 30.0
 
+SYSTEMS = ("hosts", "permits", "graces", "saves", "resources")
+"""Options that simulate more than a server, clients and workers."""
+
 SHOWN = 3
 """Most failures, of different guarantees, that are made small and shown."""
 
@@ -102,8 +105,7 @@ class Fuzz(VerbOptions):
     @property
     def systems(self) -> list[str]:
         """Names of the configurations that are asked for."""
-        names = ("hosts", "permits", "graces", "saves", "resources")
-        return [name for name in names if getattr(self, name)]
+        return [name for name in SYSTEMS if getattr(self, name)]
 
     def check(self) -> None:
         """Raise ConfigError for options that exclude each other."""
@@ -174,13 +176,8 @@ class Fuzz(VerbOptions):
 
     def of_target(self) -> dict[str, Any]:
         """The options of the target."""
-        if self.protocol:
-            return {}
-        return {
-            "harsh": self.harsh, "hosts": self.hosts, "permits": self.permits,
-            "graces": self.graces, "saves": self.saves, "resources": self.resources,
-            "mutant": self.mutant,
-        }  # fmt: skip
+        names = () if self.protocol else ("harsh", "mutant", *SYSTEMS)
+        return {name: getattr(self, name) for name in names}
 
     def tally(self) -> BaseTally[Any]:
         """New sums over its runs."""

@@ -5,14 +5,13 @@ Nothing is registered for the process: a program around the door keeps its own m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate
-from typing import Final, final
+from types import SimpleNamespace
+from typing import Final
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from ...core.durations import BOUNDS_S, Durations
 from .metrics import METRICS, PREFIX, Metric, ScrapedValues
@@ -20,23 +19,11 @@ from .metrics import METRICS, PREFIX, Metric, ScrapedValues
 _BUCKETS: Final = [*map(str, BOUNDS_S), "+Inf"]
 
 
-@final
-class _Collector(Collector):
-    """Collects from what was seen."""
-
-    def __init__(self, seen: ScrapedValues) -> None:
-        self._seen = seen
-
-    def collect(self) -> Iterator[Family]:
-        """All metrics of the table."""
-        for metric in METRICS:
-            yield _family(metric, self._seen)
-
-
 def write(seen: ScrapedValues, accept: str) -> tuple[str, bytes]:
     """The metrics in the form that ``accept`` asks for, after the type of that."""
     encode, media = choose_encoder(accept)
-    return media, encode(_Collector(seen))
+    families = SimpleNamespace(collect=lambda: [_family(metric, seen) for metric in METRICS])
+    return media, encode(families)
 
 
 def _family(metric: Metric, seen: ScrapedValues) -> Family:
