@@ -347,7 +347,9 @@ class WrittenResults:
     @asynccontextmanager
     async def writing(self, path: str, run: Mapping[str, Any]) -> AsyncIterator[None]:
         """Have the file of results, and finish it unless a signal came."""
-        async with Output.opened(path, run=run) as self.output:
+        self.output = output = Output(path, run_digest(**run))
+        try:
+            await trio.to_thread.run_sync(output.open)
             try:
                 yield
             except* ServerNotClosed as problem:
@@ -356,7 +358,9 @@ class WrittenResults:
                     leaf for leaf in foreign.leaves(problem) if isinstance(leaf, ServerNotClosed)
                 )
             if not self.stop.asked.is_set():
-                await self.output.finish()
+                await output.finish()
+        finally:
+            output.close()
 
     def summary(self, spec: str, roles: Mapping[str, str] | None, output: str) -> dict[str, Any]:
         """What every such verb says at its end."""
@@ -691,9 +695,9 @@ def check_server(run_name: str, plan: EvaluationPlan, stats: ServerStats) -> Non
 class Output:
     """The file of results, if there is one, and what it has already."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "", run: str = "") -> None:
         self.file: ResultsFile | None = None
-        self.run = ""
+        self.run = run
         """The digest of what this evaluation asks."""
         self.problem: NotWritten | None = None
         """Error by which the file could not be finished."""
@@ -701,32 +705,14 @@ class Output:
         """Number of its results that were made from other stored results than there are now."""
         self.lines = ""
         """The file of lines that becomes a table at the end, until it does."""
-        self._path = ""
+        self._path = path
         self._found = Found([], set(), {})
 
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, path: str, *, run: Mapping[str, Any]) -> AsyncIterator[Output]:
-        """Open a file, and read what it has.  Raises ConfigError if that is not of this
-        evaluation."""
-        output = cls()
-        output.run = run_digest(**run)
-        output._path = path
-        try:
-            if path:
-                await trio.to_thread.run_sync(output._open)
-            yield output
-        finally:
-            try:
-                if output.file is not None:
-                    output.file.close()
-            except NotWritten as problem:
-                output.problem = problem
-
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Open it, and read what it has.  Raises ConfigError if that is not of this evaluation."""
         path = self._path
-        if path == "-":
-            self.file = standard_output()
+        if path in ("", "-"):
+            self.file = standard_output() if path else None
             return
         if is_table(path):
             arrow()
@@ -742,6 +728,14 @@ class Output:
                     f"model {model or '?'}, or another argument or option); move it away or "
                     "name another file"
                 )
+
+    def close(self) -> None:
+        """Close it, however the evaluation has ended."""
+        try:
+            if self.file is not None:
+                self.file.close()
+        except NotWritten as problem:
+            self.problem = problem
 
     @property
     def kept(self) -> str:

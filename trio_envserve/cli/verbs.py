@@ -348,10 +348,6 @@ class VerbCommand(click.Command):
                 found.setdefault("" if each.common else each.group, []).append(each)
         return found
 
-    def get_help(self, ctx: click.Context) -> str:
-        """The whole help."""
-        return self.text(ctx, whole=True)
-
 
 def options_of_verb(record: Any) -> dict[str, Option]:
     """All options of a verb in their order, those of a server among them."""
