@@ -215,12 +215,17 @@ async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
     return stop.so_far()
 
 
+_CODES: Mapping[type[EnvServeError], int] = {
+    ConfigError: USAGE, ServerNotClosed: AT_ONCE, NotWritten: UNWRITTEN,
+    ServerStartError: NOT_STARTED, ServerNotReady: NOT_STARTED,
+}  # fmt: skip
+"""The exit codes of expected errors, beside those that say theirs."""
+
+
 def _expected(raised: BaseException) -> EnvServeError | None:
     """The error to report, if everything that was raised is an expected error."""
     leaves = list(foreign.leaves(raised))
-    told = (
-        ConfigError, ServerStartError, ServerNotReady, ServerNotClosed, NotWritten, CommandError
-    )  # fmt: skip
+    told: tuple[type[EnvServeError], ...] = (CommandError, *_CODES)
     expected = [leaf for leaf in leaves if isinstance(leaf, told)]
     return expected[0] if expected and len(expected) == len(leaves) else None
 
@@ -229,8 +234,7 @@ def _failed(error: EnvServeError) -> Result:
     if isinstance(error, CommandError):
         code = error.exit_code
     else:
-        codes = {ConfigError: USAGE, ServerNotClosed: AT_ONCE, NotWritten: UNWRITTEN}
-        code = next((c for e, c in codes.items() if isinstance(error, e)), NOT_STARTED)
+        code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
     return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
 
 

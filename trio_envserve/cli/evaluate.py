@@ -58,7 +58,7 @@ from ..evals.files import (
 )
 from ..evals.inputs import Slice, read_inputs
 from ..evals.plain import plain_line
-from ..evals.records import Name, RolloutFailure, RolloutResult, run_digest, usage_words
+from ..evals.records import Name, RolloutFailure, RolloutResult, digest, usage_words
 from ..evals.run import (
     Evaluation,
     EvaluationPlan,
@@ -272,7 +272,7 @@ class Eval(EvaluationOptions):
     def caller(self) -> str:
         """The caller's name: the same evaluation started again takes its old place among the
         waiting.  One that asks something else under this name by mistake must not."""
-        return f"eval {self.run_name} {run_digest(**self.run())}" if self.run_name else ""
+        return f"eval {self.run_name} {digest(self.run())}" if self.run_name else ""
 
 
 @verb(
@@ -347,7 +347,7 @@ class WrittenResults:
     @asynccontextmanager
     async def writing(self, path: str, run: Mapping[str, Any]) -> AsyncIterator[None]:
         """Have the file of results, and finish it unless a signal came."""
-        self.output = output = Output(path, run_digest(**run))
+        self.output = output = Output(path, digest(run))
         try:
             await trio.to_thread.run_sync(output.open)
             try:
@@ -698,7 +698,7 @@ class Output:
     def __init__(self, path: str = "", run: str = "") -> None:
         self.file: ResultsFile | None = None
         self.run = run
-        """The digest of what this evaluation asks."""
+        """The digest of what this evaluation asks, which may hold what nobody wants in a file."""
         self.problem: NotWritten | None = None
         """Error by which the file could not be finished."""
         self.outdated = 0

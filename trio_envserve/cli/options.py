@@ -80,20 +80,16 @@ class Logged(VerbOptions):
         metavar="DIR", group="Logs",
     )  # fmt: skip
 
-    @property
-    def logs(self) -> LogSetup:
-        """The logging of this process and of its workers."""
-        return LogSetup(level=self.log_level, json=self.log_json, directory=self.log_dir)
-
     def start_logging(self, who: str) -> dict[str, Any]:
         """Hide secrets, and configure this process's logging.  Returns the option by which its
         workers log so.  Raises ConfigError."""
         self._hide_secrets()
+        setup = LogSetup(level=self.log_level, json=self.log_json, directory=self.log_dir)
         try:
-            configure(self.logs, who)
+            configure(setup, who)
         except OSError as error:
             raise ConfigError(f"cannot log to {self.log_dir}: {error.strerror}") from error
-        return {"worker_logging": dataclasses.asdict(self.logs)}
+        return {"worker_logging": dataclasses.asdict(setup)}
 
     def _hide_secrets(self) -> None:
         """Name the variables to workers, which inherit this process's."""

@@ -226,12 +226,10 @@ FIELDS: Mapping[str, tuple[str, Kind]] = {
 def result_of(index: int, repeat: int, outcome: Outcome, **about: Any) -> RolloutResult:
     """The figures of an outcome that are counted; ``about`` are those fields of a result that
     the outcome does not have."""
-    reward, bad, metrics = scores_of(outcome.value)
     return RolloutResult(
-        index=index, repeat=repeat, reward=reward, bad_reward=bad, metrics=metrics,
-        usage=usage_of(outcome.value), failure=_failure(outcome), worker=outcome.worker,
+        index=index, repeat=repeat, failure=_failure(outcome), worker=outcome.worker,
         duration_s=outcome.duration_s, took_s=outcome.took_s, executions=outcome.executions,
-        **about,
+        **_figures(outcome.value), **about,
     )  # fmt: skip
 
 
@@ -240,11 +238,16 @@ def rescored_result(
 ) -> RolloutResult:
     """A stored result with what came of scoring it anew.  Its worker and times are those of the
     rollout."""
-    reward, bad, metrics = scores_of(outcome.value)
     return dataclasses.replace(
-        stored, reward=reward, bad_reward=bad, metrics=metrics, usage=usage_of(outcome.value),
-        failure=_failure(outcome), rescored_from=stored.reward, run=run, rescored_of=rescored_of,
+        stored, failure=_failure(outcome), rescored_from=stored.reward, run=run,
+        rescored_of=rescored_of, **_figures(outcome.value),
     )  # fmt: skip
+
+
+def _figures(value: Any) -> dict[str, Any]:
+    """Those fields of a result that are read from its value."""
+    reward, bad, metrics = scores_of(value)
+    return {"reward": reward, "bad_reward": bad, "metrics": metrics, "usage": usage_of(value)}
 
 
 def scores_of(value: Any) -> tuple[float | None, str, dict[str, float]]:
@@ -339,11 +342,7 @@ def result_from(record: Mapping[str, Any]) -> RolloutResult:
 
     Records of other programs, with ``index`` and ``value`` alone, are taken, too.
     """
-    value = record.get("value")
-    reward, bad, metrics = scores_of(value)
-    found: dict[str, Any] = {
-        "reward": reward, "bad_reward": bad, "metrics": metrics, "usage": usage_of(value),
-    }  # fmt: skip
+    found = _figures(record.get("value"))
     for name, (kept, kind) in FIELDS.items():
         read = kind.read(record[name]) if name in record else _UNREAD
         if read is not _UNREAD:
@@ -351,12 +350,6 @@ def result_from(record: Mapping[str, Any]) -> RolloutResult:
         elif name == "index" or (name == "repeat" and name in record):
             raise ValueError("it has no index")
     return RolloutResult(**found)
-
-
-def run_digest(**asked: Any) -> str:
-    """Stands for all that decides what the rollouts of an evaluation are asked.  Only a
-    digest: arguments may hold what nobody wants in a file of results."""
-    return digest(asked)
 
 
 def stored_digest(record: Mapping[str, Any]) -> str:
