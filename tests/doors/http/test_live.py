@@ -245,6 +245,14 @@ def test_g8_a_view_fits_whatever_is_in_it():
     assert (silent["why"], silent["tokens"]) == ("no answer", True)
 
 
+def test_g8_view_of_long_reasons_in_another_script_was_shortened_for_ever():
+    """Only workers, hosts and rollouts were left out, and the loop of the server was held."""
+    why = "\u4e2d" * 5000  # six bytes each in JSON
+    resource = ResourceStats(name="r", state="stuck", why=why)
+    seen = ServerStats(status=ServerStatus.READY, resources_held=(resource,) * 32)
+    assert len(event(view(seen, page(1), "", tokens=False), 7)) <= 64_000
+
+
 def test_tables_of_the_page_are_those_of_top_and_say_what_is_bad_news():
     seen = stats(2)
     workers = (WorkerStats(worker="w0-1", phase="ready", silent=True), WorkerStats(failed=2))

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final, final
 
@@ -234,14 +234,11 @@ def event(view: dict[str, Any], number: int) -> bytes:
         data = json.dumps(view, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= VIEW_BYTES:
             return b"id: %d\ndata: %s\n\n" % (number, data)
-        view["slow"] = _half(view["slow"])
+        view["slow"] = view["slow"][: max(1, len(view["slow"]) // 2)]
         for table in view["tables"]:
-            rows = _half(table["rows"])
-            table |= {"rows": rows, "more": table["more"] + len(table["rows"]) - len(rows)}
-
-
-def _half(rows: Sequence[Any]) -> Sequence[Any]:
-    return rows[: max(1, len(rows) // 2)]
+            rows = table["rows"]
+            left = len(rows) // 2
+            table |= {"rows": rows[:left], "more": table["more"] + len(rows) - left}
 
 
 def _cut(text: str) -> str:
