@@ -205,6 +205,14 @@ async def test_a_door_that_closes_ends_what_viewers_are_sent():
         assert await viewer.view() is None
 
 
+async def test_nothing_was_answered_behind_a_head_of_the_events():
+    """The answer had no end, though its peer had all of it."""
+    async with open_door("arithmetic") as door, raw(door) as peer:
+        await peer.send("HEAD /v1/events HTTP/1.1", "Host: localhost")
+        await peer.send("GET /livez HTTP/1.1", "Host: localhost", "Connection: close")
+        assert (await peer.rest()).count(b"HTTP/1.1 200 ") == 2
+
+
 # -- views ---------------------------------------------------------------------
 
 

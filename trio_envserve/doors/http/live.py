@@ -113,7 +113,7 @@ class Live:
         # Proxies are not to collect it.
         await exchange.begin(200, EVENTS, [(b"x-accel-buffering", b"no")])
         seen = self._number - bool(self._view)  # the last one at once
-        while not self._over:
+        while not self._over and exchange.method != "HEAD":
             if seen == self._number:
                 await self._changed.park()
                 continue
