@@ -166,6 +166,7 @@ USAGE: dict[str, dict[str, str]] = {
     },
     "init": {
         "random": "a module of Python's own", "trio": "is a module already",
+        "folder": "is a module already (a folder of that name)",
         "mine": "mine.py exists", "tested": "test_tested.py exists",
         "no_folder": "test_no_folder.py", "my-game": "must be like", "class": "must be like",
         "../x": "must be like", "Words": "must be like", "a.b": "must be like",
@@ -201,6 +202,9 @@ USAGE: dict[str, dict[str, str]] = {
     "curve": {
         "new keys one": "keys has a key one: revoke it first",
         "new keys two --out one.key": "one.key is there",
+        "new keys two --out nosuch/two.key": "nosuch/two.key: No such file",
+        "new file two": "file: File exists",
+        "new file/keys two": "file/keys: Not a directory",
         "new keys ../two": "a NAME is letters",
         "new keys two --public x": "is no key",
         "new keys two --role root": "root",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.commands import run
 from trio_envserve.cli.up import Keys
+from trio_envserve.core.errors import ConfigError
 from trio_envserve.net.keypairs import ClientCurve, write_whole
 
 
@@ -27,3 +28,8 @@ def test_hosts_may_only_work_and_clients_only_ask_and_the_file_says_the_same(tmp
     write_whole(tmp_path / "up.key", keys.of_client.to_text(), 0o600)
     assert ClientCurve.from_file(tmp_path / "up.key") == keys.of_client
     assert Keys.new().of_client != keys.of_client
+
+
+def test_key_file_that_cannot_be_written_was_a_traceback(tmp_path: Path):
+    with pytest.raises(ConfigError, match="nosuch/up: No such file"):
+        write_whole(tmp_path / "nosuch" / "up", "", 0o600)

@@ -7,7 +7,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,12 +162,10 @@ def revoke(asked: RevokeKey) -> Result:
         others = sorted({*(folder / CLIENTS).glob("*.toml")} - {entry})
         names += [path.stem for path in others if _public(path) == public]
     place = folder / REVOKED
-    try:
+    with _told():
         place.mkdir(exist_ok=True)
         for each in names:
             os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from None
     _say_faults(read_clients(folder / CLIENTS)[1])
     line = f"revoked: {', '.join(names)}; a running server ends the connections in some seconds"
     return Result(OK, {"name": name, "names": names, "public": public}, [line])
@@ -178,11 +177,21 @@ def _server(folder: Path) -> KeyPair:
     if path.exists():
         return KeyPair.of_secret(read_secret_file(path).get("secret", ""))
     pair = KeyPair.new()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / CLIENTS).mkdir(exist_ok=True)
+    with _told():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / CLIENTS).mkdir(exist_ok=True)
     text = f'# The server\'s own key.\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
     write_whole(path, text, 0o600)
     return pair
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise an error of the system as ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
 
 
 def _entry(right: ClientRight) -> str:

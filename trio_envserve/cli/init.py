@@ -145,7 +145,8 @@ def _check_name(name: str) -> None:
     with contextlib.suppress(ImportError, ValueError):
         found = importlib.util.find_spec(name)  # imports nothing: there is no package around it
     if found is not None and found.origin != here:
-        raise ConfigError(f"{name} is a module already ({found.origin}): take another name")
+        where = found.origin or "a folder of that name"
+        raise ConfigError(f"{name} is a module already ({where}): take another name")
 
 
 def _write(files: dict[str, str]) -> None:

@@ -141,14 +141,18 @@ def read_secret_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:
-    """Write a file that is there whole or not at all, and never with more rights."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
-        try:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    """Write a file that is there whole or not at all, and never with more rights.  Raises
+    ConfigError."""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
+            try:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
