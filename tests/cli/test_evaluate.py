@@ -391,54 +391,6 @@ async def test_a_watch_on_a_terminal_went_on_printing_tables_one_below_the_other
         assert "\x1b[H" in each, each  # the next one is written over it
 
 
-BIG = """
-import numpy
-class Big:
-    def inputs(self, n, seed): return list(range(n))
-    def run_rollout(self, rollout):
-        return {"reward": 1.0, "array": numpy.full(50_000_000, rollout.input, dtype="float32")}
-"""
-
-
-def count_lines(path: Path) -> int:
-    """The lines of a file that is larger than memory should be; it ends with one."""
-    count, last = 0, b"\n"
-    with open(path, "rb") as file:
-        while data := file.read(1 << 20):
-            count, last = count + data.count(b"\n"), data[-1:]
-    assert last == b"\n"
-    return count
-
-
-@pytest.mark.slow
-async def test_arrays_of_200_mb_are_written_and_an_interruption_is_heard(tmp_path: Path):
-    """All were written in 125 s, and Ctrl-C was not heard.  Prints how long it takes; the first
-    should be less than 10 s, the second less than 1 s."""
-    pytest.importorskip("numpy")
-    (tmp_path / "big.py").write_text(BIG)
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    ask = ("eval", "big:Big", "-n", "5", "--json", "--output")
-    began_s = trio.current_time()
-    done = await run(tmp_path, *ask, str(whole))
-    took_s = trio.current_time() - began_s
-    print(f"5 results: {done.last['seconds']:.2f} s, {took_s:.2f} s with start and end")
-    assert (done.code, done.last["results"], count_lines(whole)) == (0, 5, 5)
-    whole.unlink()
-    async with forked(tmp_path, *ask, str(cut)) as client:
-        # In the second line of five.
-        await until(lambda: cut.exists() and cut.stat().st_size > 300_000_000)
-        asked_s = trio.current_time()
-        client.signal(signal.SIGINT)
-        done = await client.wait()
-    print(f"interrupted within {trio.current_time() - asked_s:.2f} s")
-    assert done.code == 130
-    assert count_lines(cut) == done.last["results"] - done.last["unwritten"] >= 1
-    done = await run(tmp_path, *ask, str(cut))
-    print(f"the rest took {done.last['seconds']:.2f} s")
-    assert (done.code, done.last["results"], count_lines(cut)) == (0, 5, 5)
-    cut.unlink()
-
-
 # -- everything is killed in the middle, and started again ----------------------------
 
 

@@ -3,10 +3,7 @@ failure made small, replay, files, mutants, Ctrl-C."""
 
 from __future__ import annotations
 
-import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -361,24 +358,3 @@ async def test_ctrl_c_ends_all_processes_with_the_figures_so_far(
     assert "interrupted" in done.err
     done.check_no_traceback()
     await check_nothing_left(tmp_path)
-
-
-def test_a_seed_is_the_same_run_on_every_python():
-    """On those that are here and have what the core needs: CI has more of them."""
-    program = (
-        "from trio_envserve.lab.simulation.simulator import run\n"
-        "print([run(seed, harsh=seed % 2 == 1).digest for seed in (4, 11)])"
-    )
-    others = {f"python3.{minor}" for minor in (11, 12, 13, 14)}
-    pythons = [sys.executable, *filter(None, map(shutil.which, sorted(others)))]
-    digests: dict[str, str] = {}
-    for python in pythons:
-        done = subprocess.run(
-            [python, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
-            digests[python] = done.stdout
-        else:
-            assert python != sys.executable, done.stderr
-    assert len(set(digests.values())) == 1, digests

@@ -67,10 +67,7 @@ USAGE: dict[str, dict[str, str]] = {
         "--hosts-bind tcp://127.0.0.1:0 --fence-s 0": "a number of seconds or none",
         "--hosts-bind tcp://0.0.0.0:0": "own workers for this one (--insecure)",
         f"{ANY} --token-file x": "--token-file needs --http",
-        f"{ANY} --http-host x": "--http-host needs --http",
         f"{ANY} --run-model random": "--run-model needs --http",
-        f"{ANY} --run-model-name x": "--run-model-name needs --http",
-        f"{ANY} --http-limit body_bytes=1": "--http-limit needs --http",
         f"{ANY} --http 127.0.0.1:0 --http-limit body=1": "did you mean 'body_",
         f"{ANY} --http 127.0.0.1:0 --http-limit body_bytes=0": "must be a positive",
         f"{ANY} --http 127.0.0.1:0 --insecure --token-file x": "give one",
@@ -267,9 +264,6 @@ USAGE: dict[str, dict[str, str]] = {
         "--protocol kv_store": "write file.py:NAME or package.module:NAME",
         f"--protocol {PROTOCOL}:STORE --harsh": "--protocol has no",
         f"--protocol {PROTOCOL}:STORE --mutant all": "--protocol has no",
-        f"--protocol {PROTOCOL}:STORE --exhaustive --seed 1": "--exhaustive has no seeds",
-        f"--protocol {PROTOCOL}:STORE --runs 1 --seconds 1": "exclude each other",
-        f"--protocol {PROTOCOL}:STORE --trace": "one run",
     },
 }  # fmt: skip
 

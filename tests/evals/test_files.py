@@ -53,9 +53,11 @@ class StoppedError(Exception):
 
 
 def test_a_line_that_is_stopped_anywhere_leaves_nothing_of_it(tmp_path: Path):
+    """Arrays of 200 MB were written in one go, and Ctrl-C was not heard."""
     numpy = pytest.importorskip("numpy")
     path = tmp_path / "r.jsonl"
     large = a_record(1, {"array": numpy.zeros(4_000_000, "uint8")})
+    stopped = 0
     for steps in range(6):
         path.unlink(missing_ok=True)
         file = open_results(str(path))
@@ -69,11 +71,13 @@ def test_a_line_that_is_stopped_anywhere_leaves_nothing_of_it(tmp_path: Path):
         try:
             file.append(large, check)
         except StoppedError:
+            stopped += 1
             assert indexes(path) == [0]
             assert path.read_bytes() == b"".join(pieces(a_record(0)))
         file.append(a_record(2))
         file.close()
         assert indexes(path)[-1] == 2
+    assert stopped == 6
 
 
 def test_two_evaluations_do_not_write_one_file(tmp_path: Path):
