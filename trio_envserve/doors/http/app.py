@@ -9,6 +9,9 @@ about running.  Each error that a caller can see is a :class:`~.problems.Problem
 
 A request with a key is another thing: its caller may hang up, and come back.  So its call is
 shared, and goes on in the client (:mod:`.keys`).
+
+Nothing is kept between two scrapes of ``GET /metrics``.  A server that does not answer in time is a
+metric, too (``trio_envserve_server_up``), since the scrape that fails says less.
 """
 
 from __future__ import annotations
@@ -20,20 +23,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
 from itertools import starmap
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 import trio
 
 from ...client import Client, Outcome, Outcomes
 from ...client.options import Encoded, checked
 from ...client.shell import is_shared, open_many, run_encoded
-from ...core.errors import CallError, ConfigError
+from ...core.errors import CallError, ConfigError, EnvServeError
 from ...core.health import Health, ServerStatus
 from ...core.limits import WireLimits
+from ...core.pages import RunningPage
+from ...core.status import ServerStats
+from ...extras import needs_extra
 from ..bounds import Bound
 from ..limits import HttpLimits
 from ..options import HttpDoorOptions
-from .about import About
 from .answers import encoded, later, line, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .connections import Connections, Exchange, HungUp
@@ -46,13 +51,15 @@ from .keys import (
     key_of_path,
 )
 from .live import Live
-from .metrics import DoorCounts
+from .metrics import DoorCounts, ScrapedValues
 from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, BodyField, check_fields, document
 from .problems import LATER, Problem
 from .rows import Rows
-from .turns import REQUEST_US, Turns
+from .turns import REQUEST_US, RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US, Turns
 
 _log = logging.getLogger("trio_envserve.http")
+
+T = TypeVar("T")
 
 READY_S: Final = 0.5
 """The most that a probe waits for the server's word."""
@@ -88,7 +95,7 @@ class HttpApp:
             client, behind, self._keyed, codec, self._calls, self._bodies, limits, options
         )
         self._asks_ready = trio.Lock()
-        self._about = About(client, limits, self._counts)
+        self._write_metrics = _writer()
         self._answers: Counter[int] = Counter()
         """By status."""
         self.connections = Connections(self, limits, turns)
@@ -100,15 +107,15 @@ class HttpApp:
             ("/readyz", "GET"): self._readyz,
             ("/", "GET"): live.page,
             ("/v1/events", "GET"): live.events,
-            ("/v1/running", "GET"): self._about.running,
-            ("/v1/stack", "GET"): self._about.stack,
+            ("/v1/running", "GET"): self._running,
+            ("/v1/stack", "GET"): self._stack,
             ("/v1/openapi.json", "GET"): self._openapi,
             ("/v1/rollouts", "POST"): self._rollout,
             (KEY_PATH, "GET"): self._attach,
             (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
             ("/run", "POST"): self._rows.answer,
-            ("/metrics", "GET"): self._about.metrics,
+            ("/metrics", "GET"): self._metrics,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
 
@@ -183,12 +190,52 @@ class HttpApp:
             async with self._asks_ready:  # whoever else asks needs no token
                 if self._client.health().health is Health.HEALTHY:
                     return True
-                stats = await self._about.stats()
+                stats = await self._stats()
                 return stats is not None and stats.status is ServerStatus.READY
         return False
 
     async def _openapi(self, exchange: Exchange) -> None:
         await exchange.answer(200, JSON, to_json(document()))
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        """All metrics, in the form that is asked for."""
+        if self._write_metrics is None:
+            raise Problem("extra-missing", needs_extra("/metrics", "metrics"))
+        stats = await exchange.unless_hung_up(self._stats)
+        workers = 0 if stats is None else len(stats.per_worker)
+        await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)
+        accept = b", ".join(exchange.headers.get(b"accept", ())).decode("latin-1")
+        media, body = self._write_metrics(ScrapedValues(self._counts(), stats), accept)
+        await exchange.answer(200, media, body)
+
+    async def _stats(self) -> ServerStats | None:
+        """The server's statistics; None if it does not answer in time."""
+        try:
+            return await self._client.stats(self._limits.scrape_s)
+        except EnvServeError:
+            return None  # it is gone, or no server of this kind: the door's own are told
+
+    async def _running(self, exchange: Exchange) -> None:
+        """A page of what runs, the oldest first, as :meth:`.Client.list_running` returns it."""
+        ask = partial(self._client.list_running, first=exchange.parameters["first"])
+        page: RunningPage = await self._told(exchange, ask)
+        await exchange.take_turn(len(page.running) * RUNNING_US)
+        await exchange.answer(200, JSON, to_json(dataclasses.asdict(page)))
+
+    async def _stack(self, exchange: Exchange) -> None:
+        """Where one of them stands, as :meth:`.Client.stack` returns it."""
+        ask = partial(self._client.stack, exchange.parameters["number"])
+        text: str | None = await self._told(exchange, ask)
+        await exchange.answer(200, JSON, to_json({"stack": text}))
+
+    async def _told(self, exchange: Exchange, ask: Callable[..., Awaitable[T]]) -> T:
+        """The server's answer.  Problem if it does not come in time."""
+        try:
+            return await exchange.unless_hung_up(partial(ask, timeout_s=self._limits.scrape_s))
+        except EnvServeError as error:
+            raise Problem(
+                "not-ready", f"the server or its worker does not say it ({error})", LATER
+            ) from None
 
     # -- calls ----------------------------------------------------------------
 
@@ -361,3 +408,12 @@ class HttpApp:
 def _named_by_path(exchange: Exchange) -> Named:
     raw = exchange.path.removeprefix(_UNDER).encode("ascii")
     return Named(key_of_path(raw), exchange.parameters["namespace"])
+
+
+def _writer() -> Callable[[ScrapedValues, str], tuple[str, bytes]] | None:
+    """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
+    try:
+        from .exposition import write
+    except ImportError:
+        return None
+    return write
