@@ -396,6 +396,7 @@ def test_mistake_is_told_in_words_and_changes_nothing(
         ("--http 0.0.0.0:0", "may be reached from other machines"),
         ("--verifiers-bind tcp://0.0.0.0:0", "clients of verifiers have no keys"),
         ("--verifiers-bind memory:x", "tcp://127.0.0.1:5555 or ipc:///path expected"),
+        ("--verifiers-bind ipc:///nosuch/door", "/nosuch is not a directory; create it first"),
     ],
 )
 def test_wrong_option_of_a_door_was_found_when_the_server_had_started(

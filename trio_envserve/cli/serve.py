@@ -30,7 +30,7 @@ from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..extras import needs_extra
 from ..host.collector import collect_seldom
 from ..logs import set_title
-from ..net import DEFAULT_TRANSPORT, check_reach, is_loopback
+from ..net import DEFAULT_TRANSPORT, binding, check_reach, is_loopback
 from ..net.keypairs import ClientCurve
 from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
@@ -204,11 +204,16 @@ def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]
 
 
 async def check_doors(doors: Sequence[AskedDoor]) -> None:
-    """See that each port is free, before a server has begun anything.  Raises
-    ServerStartError."""
+    """See that each address is free, before a server has begun anything.  Raises
+    ServerStartError, or ConfigError if it cannot be had here."""
     for door in doors:
-        if door.bind.startswith("tcp://"):
-            for listener in await listen(parse_bind(door.bind)):
+        place = parse_bind(door.bind)
+        if place.scheme == "ipc":
+            there = await binding.listen(place)
+            there.remove_file()
+            there.sock.close()
+        else:
+            for listener in await listen(place):
                 await listener.aclose()
 
 
