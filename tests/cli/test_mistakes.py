@@ -204,6 +204,7 @@ USAGE: dict[str, dict[str, str]] = {
         "new file/keys two": "file/keys: Not a directory",
         "new keys ../two": "a NAME is letters",
         "new keys two --public x": "is no key",
+        "new keys two --public x --out two.key": "no file is written with --public",
         "new keys two --role root": "root",
         "revoke keys two": "keys has no key two",
         "show nothing": "nothing/server.key: No such file",

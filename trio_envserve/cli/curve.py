@@ -95,6 +95,8 @@ def new(asked: NewKey) -> Result:
     and work, which is for machines that join; eval needs submit and watch.
     """
     folder, name = asked.folder, asked.name
+    if asked.public is not None and asked.out is not None:
+        raise ConfigError("--out is for a key that is made here: no file is written with --public")
     pair = None if asked.public is not None else KeyPair.new()
     key = asked.public or (pair.public if pair else "")
     roles = asked.roles or ("submit", "watch")
