@@ -89,27 +89,20 @@ Link: TypeAlias = tuple[str, str]
 """Names of the sender and of the receiver."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Local:
     """State of one actor, with its disk, or of one judge; each is kept once."""
 
-    __slots__ = ("choices", "counted", "draws", "form", "hears_cuts", "kind", "number", "stored",
-                 "twins")  # fmt: skip
-
-    def __init__(
-        self, number: int, kind: Any, twins: Twins, form: Any, stored: Stored, draws: int,
-        choices: tuple[Choice, ...], numbers: tuple[int, ...],
-    ) -> None:  # fmt: skip
-        self.number = number
-        self.kind = kind
-        self.twins = twins
-        self.form = form
-        self.stored = stored
-        self.draws = draws
-        """Number of random sources that it was given."""
-        self.choices = choices
-        self.counted = numbers
-        """Numbers of the counted numbers in its form."""
-        self.hears_cuts = issubclass(kind, Actor) and kind.on_cut is not Actor.on_cut
+    number: int
+    kind: Any
+    twins: Twins
+    form: Any
+    stored: Stored
+    draws: int
+    """Number of random sources that it was given."""
+    choices: tuple[Choice, ...]
+    counted: tuple[int, ...]
+    """Numbers of the counted numbers in its form."""
 
     def make(self) -> Any:
         """The actor or the judge, to do with what the caller likes."""
@@ -118,19 +111,14 @@ class Local:
         return other
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Letter:
     """Message, or notice, from one actor to another; each is kept once."""
 
-    __slots__ = ("counted", "envelope", "form", "number", "text")
-
-    def __init__(
-        self, number: int, envelope: Envelope, form: Any, numbers: tuple[int, ...]
-    ) -> None:
-        self.number = number
-        self.envelope = envelope
-        self.text = envelope.to_bytes()
-        self.form = form
-        self.counted = numbers
+    number: int
+    envelope: Envelope
+    form: Any
+    counted: tuple[int, ...]
 
 
 CUT: Final = Letter(-1, Envelope("", "", None), "cut", ())
@@ -612,7 +600,8 @@ class _Step:
         self._add_stray(self._next(sender, to))
 
     def _add_stray(self, letter: Letter) -> None:
-        self.strays = tuple(sorted([*self.strays, letter], key=lambda each: each.text))
+        strays = [*self.strays, letter]
+        self.strays = tuple(sorted(strays, key=lambda each: each.envelope.to_bytes()))
 
     def _cut(self, one: str, other: str) -> None:
         self._spend("CUT")
@@ -624,7 +613,7 @@ class _Step:
 
     def _hears(self, peer: str, name: str) -> None:
         """Put :data:`CUT` on the link from the peer to an actor that has an ``on_cut``."""
-        if self.parts[name].local.hears_cuts:
+        if self.parts[name].local.kind.on_cut is not Actor.on_cut:
             self.links[peer, name] = (*self.links.get((peer, name), ()), CUT)
 
     def _stop(self, name: str) -> None:
@@ -842,10 +831,8 @@ class Space:
         key = local.number, handler, given, dies_before, clocks
         known = self._outcomes.get(key)
         if known is None:
-            life = self._life(name, local.stored, local.draws, now_s, clocks)
+            life = self._life_in(local, name, now_s, clocks)
             life.dies_before = dies_before
-            life.actor = local.make()
-            life.actor._life = life
             life.call(handler, *args)
             known = life.outcome()
             if not known.looked:
@@ -869,6 +856,13 @@ class Space:
     def _life(self, name: str, stored: Stored, draws: int, now_s: float, clocks: int) -> _Life:
         clock = self.clocks[clocks].get(name, Clock())
         return _Life(self, name, stored, draws, now_s, clock)
+
+    def _life_in(self, local: Local, name: str, now_s: float, clocks: int) -> _Life:
+        """Life of an actor in a local state."""
+        life = self._life(name, local.stored, local.draws, now_s, clocks)
+        life.actor = local.make()
+        life.actor._life = life
+        return life
 
     def judged(
         self, judges: tuple[Local, ...], events: tuple[Event, ...], now_s: float
@@ -1020,9 +1014,15 @@ class Space:
             moves += self._choices(state, "patient")
         if (calm and moves) or longest > self.bounds.pause:
             return moves
+        timers: list[tuple[float, Move]] = [
+            (due_s, ("timer", name, timer))
+            for name in state.parts
+            if name in free
+            for due_s, timer in state.parts[name].timers
+        ]
         if self.busy(state) and state.faults >= self.bounds.faults:
-            return moves + self._overdue(state, free)
-        return moves + self._due(state, free, asking, calm=calm)
+            return moves + [move for due_s, move in timers if due_s <= state.now_s]
+        return moves + self._due(state, timers, asking, calm=calm)
 
     def _choices(self, state: SystemState, when: str) -> list[Move]:
         return [
@@ -1039,25 +1039,10 @@ class Space:
         to |= {stray.envelope.to for stray in state.strays}
         return any(not state.parts[name].held for name in to)
 
-    def _overdue(self, state: SystemState, free: set[str]) -> list[Move]:
-        return [
-            ("timer", name, timer)
-            for name in state.parts
-            if name in free
-            for due_s, timer in state.parts[name].timers
-            if due_s <= state.now_s
-        ]
-
     def _due(
-        self, state: SystemState, free: set[str], asking: list[str], *, calm: bool
+        self, state: SystemState, timers: list[tuple[float, Move]], asking: list[str], *, calm: bool
     ) -> list[Move]:
         """Timers, and asks at their time, that are due first."""
-        timers: list[tuple[float, Move]] = [
-            (due_s, ("timer", name, timer))
-            for name in state.parts
-            if name in free
-            for due_s, timer in state.parts[name].timers
-        ]
         if not calm and state.looked:
             first: dict[str, Ask] = {}
             for ask in state.asks:
@@ -1195,11 +1180,7 @@ class Space:
         step = _Step(self, state, walk)
         for name, part in state.parts.items():
             if part.local.kind.on_rest is not Actor.on_rest:
-                life = self._life(
-                    name, part.local.stored, part.local.draws, state.now_s, state.clocks
-                )
-                life.actor = part.local.make()
-                life.actor._life = life
+                life = self._life_in(part.local, name, state.now_s, state.clocks)
                 life.rest()
                 for effect in life.effects:
                     getattr(step, effect[0])(*effect[1:])
@@ -1309,15 +1290,17 @@ class Exploration:
             for _ in self._search():
                 explored.looked += 1
                 if explored.looked % 500 == 0:
-                    explored.seconds = time.monotonic() - began_s
-                    explored.locals = self.space.size()
-                    yield explored
+                    yield self._since(began_s)
         finally:
             if collects:
                 gc.enable()
-        explored.seconds = time.monotonic() - began_s
-        explored.locals = self.space.size()
-        yield explored
+        yield self._since(began_s)
+
+    def _since(self, began_s: float) -> Explored:
+        """Progress of a search that began at this time."""
+        self.explored.seconds = time.monotonic() - began_s
+        self.explored.locals = self.space.size()
+        return self.explored
 
     def _search(self) -> Iterator[None]:
         space, explored = self.space, self.explored
