@@ -10,25 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from tests.client.conftest import patient_pair
 from tests.memory import Probe, echo, pair, virtual
-from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerLimits, turns
-from trio_envserve.client import Client, Outcome, shell
+from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerLimits
+from trio_envserve.client import Outcome, shell
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(200)]
-
-
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any value is large."""
-    monkeypatch.setattr(turns, "_TURN_S", 0.0)
-
-
-@asynccontextmanager
-async def patient_pair(environment: Any = echo) -> AsyncIterator[Client]:
-    """A client of this environment, in real time, since values are encoded by threads."""
-    with trio.fail_after(120):
-        async with pair(environment) as (_, client):
-            yield client
 
 
 @asynccontextmanager
@@ -333,7 +320,7 @@ async def test_large_outcomes_are_decoded_as_they_are_taken(
     eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that had come were decoded at once, and nothing counted what they took."""
-    decode = Client._outcome_large
+    decode = shell.Client._outcome_large
     begun = taken = 0
 
     async def counted(*args: Any) -> Any:
@@ -341,7 +328,7 @@ async def test_large_outcomes_are_decoded_as_they_are_taken(
         begun += 1
         return await decode(*args)
 
-    monkeypatch.setattr(Client, "_outcome_large", counted)
+    monkeypatch.setattr(shell.Client, "_outcome_large", counted)
     async with patient_pair(large) as client, client.run_many(range(8)) as outcomes:
         assert isinstance(outcomes, shell.Outcomes)
         while len(outcomes._ended) < 8:

@@ -11,7 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.client.test_many import LARGE, patient_pair
+from tests.client.conftest import patient_pair
+from tests.client.test_many import LARGE
 from tests.memory import Probe, pair, virtual
 from trio_envserve import (
     Client,

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from tests.memory import echo, pair
-from trio_envserve import Client, NotEncodable, OutcomeNotDecodable, turns
+from tests.client.conftest import patient_pair
+from trio_envserve import Client, NotEncodable, OutcomeNotDecodable
 from trio_envserve.client.options import HASHED_AT_ONCE, Asked, checked
 from trio_envserve.client.shell import encode, run_encoded
 from trio_envserve.core import values
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import WireLimits
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
-
-
-@pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_TURN_S", 0.0)
 
 
 async def large(rollout: Any) -> Any:
     return LARGE
-
-
-@asynccontextmanager
-async def opened(environment: Any = echo) -> AsyncIterator[Client]:
-    """A client of this environment, in real time, since values are encoded by threads."""
-    with trio.fail_after(120):
-        async with pair(environment) as (_, client):
-            yield client
 
 
 async def test_a_large_outcome_was_decoded_on_the_callers_loop(
@@ -55,7 +42,7 @@ async def test_a_large_outcome_was_decoded_on_the_callers_loop(
 
     monkeypatch.setattr(values._Paused, "read", by_piece)
     monkeypatch.setattr(values, "_value", at_once)
-    async with opened() as client:
+    async with patient_pair() as client:
         assert await client.run_rollout(LARGE) == LARGE
     assert len(by_loop) > 10
     assert not any(by_loop)
@@ -71,7 +58,7 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
         while True:
             self._pause()
 
-    async with opened(large) as client:
+    async with patient_pair(large) as client:
         core = client._driver.core
         kept = []
         with trio.CancelScope() as scope:
@@ -118,7 +105,7 @@ async def test_a_large_input_was_found_to_be_large_again_and_again(
         return encoded(self, limits, **how)
 
     monkeypatch.setattr(Asked, "encoded", counted)
-    async with opened() as client:
+    async with patient_pair() as client:
         assert await run(client, LARGE) == LARGE
     assert tries == [True, False]
 
@@ -140,7 +127,7 @@ async def test_only_inputs_of_keyed_calls_are_hashed_and_only_large_ones_in_a_th
         return body
 
     monkeypatch.setattr(Asked, "encoded", counted)
-    async with opened() as client:
+    async with patient_pair() as client:
         await client.run_rollout(input, key="key")
         assert tries == ([True] if on_loop else [True, False])
         await client.run_rollout(input)
@@ -148,7 +135,7 @@ async def test_only_inputs_of_keyed_calls_are_hashed_and_only_large_ones_in_a_th
 
 
 async def test_a_door_is_told_what_cannot_be_encoded_and_its_call_is_made_at_once() -> None:
-    async with opened() as client:
+    async with patient_pair() as client:
         for input in ([1, object()], [LARGE, object()]):
             with pytest.raises(NotEncodable, match=r"input\[1\]") as caught:
                 await encode(client, checked(input))
@@ -168,7 +155,7 @@ async def test_a_large_outcome_that_cannot_be_read_is_received_all_the_same(
     def read(self: Any, size: int) -> Any:
         raise RuntimeError("a bug")
 
-    async with opened(large) as client:
+    async with patient_pair(large) as client:
         outcome = await client.outcome("x")
         assert 0 <= outcome.took_s < 120
         with monkeypatch.context() as patched:
@@ -195,7 +182,7 @@ async def test_inputs_of_keyed_calls_were_hashed_on_the_callers_loop(
 
     monkeypatch.setattr("trio_envserve.client.options.input_digest", hashed)
     size = HASHED_AT_ONCE
-    async with opened() as client:
+    async with patient_pair() as client:
         await run(client, made(size), key="large")
         assert on_loop == [False]
         await run(client, made(size // 2), key="small")
@@ -208,7 +195,7 @@ class Record:
 
 
 async def test_large_requests_of_any_kind_are_encoded() -> None:
-    async with opened() as client:
+    async with patient_pair() as client:
         assert await client.run_rollout([LARGE, Record(5)]) == [LARGE, {"number": 5}]
         for told in ([LARGE, object()], [Record(5), LARGE, object()]):
             with pytest.raises(NotEncodable, match=r"input\[\d\]"):
