@@ -19,22 +19,20 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import trio
 
+from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import Pool
 from trio_envserve import CallError, ClientLimits, Rollout, open_client
-from trio_envserve.lab.killer import Act, HeldVictim, Killer, Victim, kept
-from trio_envserve.lab.logs import EventLog
-from trio_envserve.lab.processes import Process, join_process, serve_process, until
-from trio_envserve.testing.proxy import FaultProxy
+from trio_envserve.lab.killer import Act, HeldVictim, Killer
+from trio_envserve.lab.processes import join_process, until
 
 PROVIDER = "boxes.log"
 LIMITS = {
@@ -96,62 +94,23 @@ rollout.rerun = True  # type: ignore[attr-defined]  # as environments say it
 # -- the run --------------------------------------------------------------------------------
 
 
-@final
-class Field:
-    """The processes on which kills fall."""
-
-    proxy: FaultProxy | None = None
-
-    def __init__(self, folder: Path, server: Process) -> None:
-        self.log = EventLog(folder / "events.jsonl")
-        self.server = server
-        self.hosts: list[Process] = []
-        self._folder = folder
-
-    def victims(self, of: str, how: str) -> list[Victim]:
-        """The processes of a kind that are there."""
-        above = [each for each in self.hosts or [self.server] if each.living]
-        match of:
-            case "server":
-                return [Victim(of, self.server.pid, self.server)] if self.server.living else []
-            case "host":
-                return [Victim(of, host.pid, host) for host in above]
-            case "guard":
-                pids = [pid for each in above for pid in self._pool(each.pid).guards]
-            case _:
-                pids = [pid for each in above for pid in self._pool(each.pid).workers]
-        return [Victim(f"{of} {pid}", pid, None) for pid in pids]
-
-    def _pool(self, pid: int) -> Pool:
-        return Pool.at(self._folder, pid)
-
-    async def kill_with_guards(self, act: Act, held: HeldVictim) -> None:
-        """Kill a host and its guards at once, so nobody is left to end what workers started."""
-        for pid in (held.pid, *self._pool(held.pid).guards):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        held.signal(signal.SIGKILL)  # known to whoever starts it again
-        await held.wait_ended()
-
-
-async def run(folder: Path, rollouts: int, kills: int, seed: int, hosts: int = 0) -> dict[str, Any]:
-    """The figures of a run; its ``problems`` are to be empty."""
+async def run(rig: Rig, given: argparse.Namespace) -> None:
+    folder, done, rng = rig.folder, 0, random.Random(given.seed)
     (folder / "boxes").mkdir()
     os.environ["BOXES"] = str(folder)
-    server = serve_process(
-        "tests.rig.boxes:rollout", folder, "--journal", str(folder / "journal"), workers=3,
-        hosted=hosts > 0, limits=LIMITS, cwd=folder,
+    server = rig.serve(
+        "--journal", "journal", workers=3, hosted=given.hosts > 0, limits=LIMITS,
+        command=given.server_command, environment="tests.rig.boxes:rollout", logged=False,
     )  # fmt: skip
-    field, done, rng = Field(folder, server), 0, random.Random(seed)
-    killer = Killer(field, {"kill with guards": field.kill_with_guards})
-    slots, fell = trio.CapacityLimiter(24), Counter[str]()
+    killer = Killer(rig, {"kill with guards": partial(_kill_with_guards, folder)})
+    slots = trio.CapacityLimiter(24)
     limits = ClientLimits(recovery_s=600.0, start_s=120.0)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(kept(server, "server", field.log))
-        for number in range(hosts):
-            host = join_process(server.said["hosts"], 2, folder, name=f"h{number}", cwd=folder)
-            await stack.enter_async_context(kept(host, "host", field.log))
-            field.hosts.append(host)
+        await stack.enter_async_context(rig.kept(server, "server"))
+        for name in (f"h{number}" for number in range(given.hosts)):
+            host = join_process(server.said["hosts"], 2, folder, name=name, cwd=folder)
+            await stack.enter_async_context(rig.kept(host, "host", name=name))
+            rig.hosts[name] = host
         opened = open_client(server.said["address"], limits=limits)
         client = await stack.enter_async_context(opened)
 
@@ -168,25 +127,31 @@ async def run(folder: Path, rollouts: int, kills: int, seed: int, hosts: int = 0
                 done += 1
 
         async with trio.open_nursery() as nursery:
-            for number in range(rollouts):
+            for number in range(given.rollouts):
                 nursery.start_soon(call, number)
-            for number in range(kills):
-                await until(lambda n=number: done >= n * rollouts // (kills + 1))  # type: ignore[misc]
+            for number in range(given.kills):
+                due = number * given.rollouts // (given.kills + 1)
+                await until(lambda due=due: done >= due)  # type: ignore[misc]
                 await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
-                of, how = rng.choice(KILLS + KILLS_OF_HOSTS if hosts else KILLS)
-                fell[f"{of} {how}"] += await killer.carry_out(Act(0.0, of, how, rng.random()))
-        ended_s = time.monotonic()
-        with trio.move_on_after(CALM_S):
+                of, how = rng.choice(KILLS + KILLS_OF_HOSTS if given.hosts else KILLS)
+                await killer.carry_out(Act(0.0, of, how, rng.random()))
+        with rig.phase("calm", CALM_S):
             await until(lambda: not os.listdir(folder / "boxes"))
-        calm_s = round(time.monotonic() - ended_s, 1)
-    return {
-        "rollouts": done, "kills": killer.done, "fell": dict(fell), "calm_s": calm_s,
-        **judged(folder),
-    }  # fmt: skip
+        rig.log.write("phase", "end", rollouts=done, kills=killer.done)
 
 
-def judged(folder: Path) -> dict[str, Any]:
+async def _kill_with_guards(folder: Path, act: Act, held: HeldVictim) -> None:
+    """Kill a host and its guards at once, so nobody is left to end what workers started."""
+    for pid in (held.pid, *Pool.at(folder, held.pid).guards):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    held.signal(signal.SIGKILL)  # known to whoever starts it again
+    await held.wait_ended()
+
+
+def judged(log: Path) -> dict[str, Any]:
     """The boxes of a run, and what is wrong with them, by the provider's own log."""
+    folder = log.parent
     events = [json.loads(line) for line in (folder / PROVIDER).read_text().splitlines()]
     problems = [f"box {name} is left" for name in os.listdir(folder / "boxes")]
     problems += _removed_wrongly(events)
@@ -194,7 +159,14 @@ def judged(folder: Path) -> dict[str, Any]:
     removed = {name for what, name, *_ in events if what == "removed"}
     again = sum(what == "removes" for what, *_ in events) - len(removed)
     problems += [f"box {name} was never removed" for name in sorted(made - removed)]
-    return {"made": len(made), "removed": len(removed & made), "again": again, "problems": problems}
+    said = map(json.loads, log.read_text().splitlines())
+    ends = [each["what"] for each in said if (each["kind"], each["actor"]) == ("phase", "end")]
+    if not ends:
+        problems.append("the run came to no end")
+    return {
+        **dict(*ends), "made": len(made), "removed": len(removed & made), "again": again,
+        "problems": problems, "ok": not problems,
+    }  # fmt: skip
 
 
 def _removed_wrongly(events: list[list[Any]]) -> Iterator[str]:
@@ -217,19 +189,15 @@ def _removed_wrongly(events: list[list[Any]]) -> Iterator[str]:
             ended[name] = pid
 
 
-def main(words: list[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser("tests.rig.boxes")
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hosts", type=int, default=0)
-    given = parser.parse_args(words)
-    with tempfile.TemporaryDirectory() as folder:
-        figures = trio.run(run, Path(folder), given.rollouts, given.kills, given.seed, given.hosts)
-    print(json.dumps(figures))
-    return 1 if figures["problems"] else 0
+    parser.add_argument("--hosts", type=int, default=0, help="on which the workers are; 0: none")
 
+
+SCENARIO = Scenario(
+    "tests.rig.boxes", run, lambda _: {}, options, lambda log, _: judged(log), watched=False
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(SCENARIO))

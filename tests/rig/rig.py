@@ -126,11 +126,12 @@ class Rig:
     def serve(
         self, *options: str, workers: int = 2, hosted: bool = False,
         limits: Mapping[str, Any] | None = None, command: Sequence[str] = (),
-        environment: str = ENVIRONMENT,
+        environment: str = ENVIRONMENT, logged: bool = True,
     ) -> Process:  # fmt: skip
+        """``logged``: whether the environment writes to the log of the run."""
         self.server = serve_process(
             environment, self.folder, *options, workers=workers, hosted=hosted, limits=limits,
-            args={"log": str(self.folder / EVENTS)}, cwd=self.folder,
+            args={"log": str(self.folder / EVENTS)} if logged else {}, cwd=self.folder,
             command=command or TRIO_ENVSERVE,
         )  # fmt: skip
         return self.server
@@ -160,8 +161,8 @@ class Rig:
 
     def victims(self, of: str, how: str) -> list[Victim]:
         """The processes of a kind that are there, for a fault."""
-        if of == "worker":
-            return [Victim(f"worker {pid}", pid, None) for pid in self.workers()]
+        if of in ("worker", "guard"):
+            return [Victim(f"{of} {pid}", pid, None) for pid in self._below(f"{of}s")]
         named: dict[str, list[tuple[str, Process | None]]] = {
             "server": [("server", self.server)], "host": list(self.hosts.items()),
             "client": [
@@ -174,12 +175,12 @@ class Rig:
             if process is not None and process.living
         ]  # fmt: skip
 
-    def workers(self) -> list[int]:
-        """Ids of the workers of the server, or of its hosts."""
+    def _below(self, kinds: str) -> list[int]:
+        """Ids of the workers, or the guards, of the server, or of its hosts."""
         above = [*self.hosts.values()] or [*filter(None, [self.server])]
         return [
             pid for process in above if process.living
-            for pid in Pool.at(self.folder, process.pid).workers
+            for pid in getattr(Pool.at(self.folder, process.pid), kinds)
         ]  # fmt: skip
 
     # -- clients -------------------------------------------------------------------

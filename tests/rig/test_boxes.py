@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
-from tests.rig.boxes import PROVIDER, judged, run
+from tests.rig.boxes import PROVIDER, judged
+from tests.rig.rig import EVENTS
+from tests.rig.test_runs import play
 
 
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(("hosts", "kills"), [(0, 6), (2, 12)])
-def test_g13_boxes_are_removed_once_whoever_is_killed(tmp_path: Path, hosts: int, kills: int):
-    figures = trio.run(run, tmp_path, 120, kills, 1, hosts)
-    assert figures["problems"] == []
+async def test_g13_boxes_are_removed_once_whoever_is_killed(tmp_path: Path, hosts: int, kills: int):
+    words = f"--rollouts 120 --kills {kills} --seed 1 --hosts {hosts}"
+    figures = await play(tmp_path, "boxes", words)
+    assert (figures["problems"], figures["exit"]) == ([], 0)
     assert (figures["rollouts"], figures["kills"]) == (120, kills)
     assert figures["made"] == figures["removed"] >= 120
 
@@ -54,4 +56,5 @@ MADE = ["makes", "a", 1, 0.0]
 def test_g13_log_of_a_provider_is_judged(lines: list[Any], problem: str, tmp_path: Path):
     (tmp_path / "boxes").mkdir()
     (tmp_path / PROVIDER).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert judged(tmp_path)["problems"] == [problem] * bool(problem)
+    (tmp_path / EVENTS).write_text('{"kind": "phase", "actor": "end", "what": {}}\n')
+    assert judged(tmp_path / EVENTS)["problems"] == [problem] * bool(problem)
