@@ -10,13 +10,6 @@ from .plain import PlainClient, PlainOutcomes
 from .shell import Arrays, Client, KeyEnded, Outcomes
 
 __all__ = [
-    "Arrays",
-    "CallOptions",
-    "Client",
-    "KeyEnded",
-    "Outcome",
-    "Outcomes",
-    "PlainClient",
-    "PlainOutcomes",
-    "open_client",
-]
+    "Arrays", "CallOptions", "Client", "KeyEnded", "Outcome", "Outcomes", "PlainClient",
+    "PlainOutcomes", "open_client",
+]  # fmt: skip
