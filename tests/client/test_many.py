@@ -183,16 +183,6 @@ async def test_what_had_arrived_is_there_though_it_is_large(eager: None) -> None
 
 
 @virtual
-async def test_an_exception_in_the_block_loses_nothing_that_had_arrived() -> None:
-    async with pair(after) as (_, client):
-        with pytest.raises(ZeroDivisionError):
-            async with client.run_many([1, 2]) as outcomes:
-                await trio.sleep(10)
-                raise ZeroDivisionError
-        assert [index for index, _ in outcomes.arrived()] == [0, 1]
-
-
-@virtual
 async def test_others_have_turns_beside_one_who_takes_what_is_there() -> None:
     async with pair(echo) as (_, client), client.run_many(range(300)) as outcomes:
         await trio.sleep(5)
@@ -402,20 +392,6 @@ async def test_run_many_runs_no_more_than_its_consumer_takes() -> None:
                 assert len(probe.started) <= taken + 3
                 assert drawn <= taken + 4  # one more is drawn, and waits for a place
         assert not server.stats().running
-
-
-@virtual
-async def test_leaving_run_many_early_cancels_what_is_left() -> None:
-    probe = Probe()
-    async with pair(probe) as (server, client):
-        async with client.run_many([["a", 1], *([i, "wait"] for i in range(20))]) as outcomes:
-            async for index, _ in outcomes:
-                assert index == 0
-                break
-        with trio.fail_after(5):
-            while server.stats().running:
-                await trio.sleep(0.1)
-    assert sum(how == "cancelled" for _, how in probe.ended) == 20
 
 
 @virtual

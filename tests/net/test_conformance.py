@@ -19,23 +19,6 @@ SMALL_QUEUES = WireLimits(
 BODY = bytes(COPY_THRESHOLD_BYTES)
 
 
-async def test_order_is_kept_both_ways(bench):
-    many = 2_000
-    numbers = [number.to_bytes(4, "big") for number in range(many)]
-    async with bench() as b, b.router() as router, b.dealer(router) as dealer:
-        assert all(dealer.send_nowait([number]) for number in numbers)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(dealer.flush)
-            got = await b.take(router, many)
-        [route] = {message[0] for message in got}
-        assert got == [[route, number] for number in numbers]
-        assert type(route) is bytes
-        assert all(router.send_nowait(route, [number]) for number in numbers)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(router.flush)
-            assert await b.take(dealer, many) == [[number] for number in numbers]
-
-
 async def test_messages_sent_together_arrive_in_order_both_ways(bench):
     large = bytes(COPY_THRESHOLD_BYTES)
     sent = [[b"%d" % number, b"", b"body"] for number in range(2 * BATCH_MESSAGES)]
