@@ -40,9 +40,9 @@ class _Known:
     forms: tuple[tuple[str, str], ...] = ()
 
 
-def hide_named(environ: Mapping[str, str] = os.environ) -> None:
+def hide_named() -> None:
     """Hide the values of the variables that :data:`VARIABLE` names."""
-    hide(filter(None, environ.get(VARIABLE, "").split(",")), environ)
+    hide(filter(None, os.environ.get(VARIABLE, "").split(",")))
 
 
 def hide(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:

@@ -164,10 +164,10 @@ def begin(
     return _begin(found, name, context, kind, attributes)
 
 
-def begin_here(name: str, kind: Kind, attributes: Attributes | None = None) -> Span | None:
+def begin_here(name: str, kind: Kind) -> Span | None:
     """Begin a span below OpenTelemetry's current one."""
     found = tracer()
-    return None if found is None else _begin(found, name, None, kind, attributes)
+    return None if found is None else _begin(found, name, None, kind, None)
 
 
 def _begin(

@@ -67,10 +67,10 @@ def again(chunk: bytes, most_bytes: float = math.inf) -> Iterator[bytes]:
         sent += len(chunk)
 
 
-def batches(message: Callable[[], bytes], writes: int, wait_s: float = 0.2) -> Steps:
+def batches(message: Callable[[], bytes], writes: int) -> Steps:
     """Flood: so many writes, each of many messages."""
     yield from (b"".join(message() for _ in range(BATCH)) for _ in range(writes))
-    yield wait_s
+    yield 0.2
 
 
 def slowly(data: bytes) -> Steps:

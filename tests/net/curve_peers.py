@@ -27,12 +27,10 @@ def admit_client(public: bytes) -> str:
     return "" if key_text(public) == CLIENT.public else "400"
 
 
-def new_server(
-    seed: int = 4, admit: Callable[[bytes], str] = admit_client, socket_type: bytes = b"ROUTER"
-) -> Engine:
+def new_server(seed: int = 4, admit: Callable[[bytes], str] = admit_client) -> Engine:
     random = Random(seed).randbytes
     return Engine(
-        CurveServer(socket_type, secret=SERVER.secret_bytes, admit=admit, random=random), LIMITS
+        CurveServer(b"ROUTER", secret=SERVER.secret_bytes, admit=admit, random=random), LIMITS
     )
 
 

@@ -64,10 +64,10 @@ async def joined(on_event: Events | None = None) -> AsyncIterator[tuple[Any, Any
         yield router, dealer, route
 
 
-def give_keys(raw: zmq.Socket[bytes], keys: KeyPair = CLIENT, server: KeyPair = SERVER) -> None:
+def give_keys(raw: zmq.Socket[bytes], keys: KeyPair = CLIENT) -> None:
     raw.curve_publickey = keys.public.encode()
     raw.curve_secretkey = keys.secret.encode()
-    raw.curve_serverkey = server.public.encode()
+    raw.curve_serverkey = SERVER.public.encode()
 
 
 @pytest.mark.parametrize("maker", ["zmtp", "libzmq"])
