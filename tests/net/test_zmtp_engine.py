@@ -6,42 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.net.framing import (
-    FrameLimits,
-    FramingError,
-    encode,
-    encode_command,
-)
-from trio_envserve.net.zmtp.engine import (
-    Engine,
-    HandshakeError,
-    Null,
-    parse_metadata,
-)
+from trio_envserve.lab.conformance import wire
+from trio_envserve.net.framing import FrameLimits, FramingError, encode, encode_command
+from trio_envserve.net.zmtp.engine import Engine, HandshakeError, Null, parse_metadata
 
 LIMITS = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=8)
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-GREETING_3_0 = GREETING[:11] + b"\0" + GREETING[12:]
+GREETING, GREETING_3_0 = wire.greeting(), wire.greeting(minor=0)
+ping = wire.ping
 
 
-def ready(socket_type: bytes = b"DEALER", **more: bytes) -> bytes:
-    body = b"\x05READY"
-    for name, value in {"Socket-Type": socket_type, "Identity": b"me", **more}.items():
-        body += bytes((len(name),)) + name.encode() + len(value).to_bytes(4, "big") + value
-    return encode_command(body)
+def ready(socket_type: bytes = b"DEALER") -> bytes:
+    return wire.ready(socket_type, b"me")
 
 
-def ping(ttl: int = 0, context: bytes = b"") -> bytes:
-    return encode_command(b"\x04PING" + ttl.to_bytes(2, "big") + context)
+def new_engine() -> Engine:
+    return Engine(Null(b"ROUTER"), LIMITS)
 
 
-def new_engine(socket_type: bytes = b"ROUTER") -> Engine:
-    return Engine(Null(socket_type), LIMITS)
-
-
-def heard(data: bytes, chunks: list[int], socket_type: bytes = b"ROUTER"):
+def heard(data: bytes, chunks: list[int]):
     """Everything that an engine makes of bytes that arrive in such chunks."""
-    engine = new_engine(socket_type)
+    engine = new_engine()
     replies = engine.replies()
     messages: list[list[bytes]] = []
     error = ""
@@ -70,7 +54,7 @@ frames = st.lists(st.binary(max_size=300), min_size=1, max_size=4)
 traffic = st.lists(
     st.one_of(
         frames.map(lambda m: b"".join(encode([m]))),
-        st.builds(ping, st.integers(0, 65535), st.binary(max_size=30)),
+        st.builds(ping, st.binary(max_size=30), st.integers(0, 65535)),
         st.binary(max_size=30).map(lambda b: encode_command(b"\x03NEW" + b)),
     ),
     max_size=8,
@@ -194,13 +178,13 @@ def test_only_the_newest_ping_is_answered():
     engine = new_engine()
     assert engine.shake(GREETING + ready())
     engine.replies()
-    engine.decoder.feed(ping(12, b"old") * 50 + ping(300, b"0123456789abcdefXYZ"))
+    engine.decoder.feed(ping(b"old", 12) * 50 + ping(b"0123456789abcdefXYZ", 300))
     while not engine.take(9) and engine.decoder.is_backlogged:
         pass
     assert engine.replies() == encode_command(b"\x04PONG0123456789abcdef")
     assert engine.ttl_s == 30.0
     assert engine.replies() == b""
-    engine.decoder.feed(ping(0))
+    engine.decoder.feed(ping())
     engine.take(1)
     assert engine.ttl_s is None
 
