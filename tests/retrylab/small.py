@@ -97,7 +97,3 @@ def at(ran: Run, kind: str) -> list[float]:
 def notes(ran: Run, who: str) -> list[str]:
     """What the trace says of an actor, or of a connection."""
     return [record.what for record in ran.trace if record.who == who]
-
-
-def last(ran: Run) -> Event:
-    return ran.history[-1]
