@@ -96,15 +96,6 @@ def test_an_actor_that_raises_as_it_is_made_or_starts():
     )
 
 
-def test_a_run_ends_where_an_actor_raises():
-    ran = run_small(protocol=with_actors(far=raising_in("on_message", OSError())))
-    assert ran.virtual_s == pytest.approx(1.01)
-    assert (
-        ran.digest
-        == run_small(protocol=with_actors(far=raising_in("on_message", OSError()))).digest
-    )
-
-
 def test_what_a_handler_must_not_do_is_said_where_it_does_it():
     def doing(act: Any) -> type[Actor]:
         return type("Doing", (Near,), {"on_ask": lambda self, request, what: act(self, request)})

@@ -116,19 +116,6 @@ def test_requests_are_named_in_the_order_in_which_they_are_asked_for():
     assert [entry.request for entry in of(run(protocol, 0), "asked")] == ["near#1", "near#2"]
 
 
-def test_actors_may_talk_as_they_start():
-    class Greeting(Near):
-        def on_start(self) -> None:
-            self.send("far", ("near#1", "hello"))
-
-        def on_message(self, sender: str, message: Any) -> None:
-            self.disk["greeted"] = message
-
-    ran = run_small(protocol=with_actors(near=Greeting))
-    assert "far.on_message" in ran.violations[0]
-    assert "nobody has asked for 'near#1'" in ran.violations[0]
-
-
 def test_a_seed_is_the_same_run_each_time_traced_or_not():
     for seed in range(10):
         one, again = run(with_actors(), seed), run(with_actors(), seed, trace=True)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from examples.kv_store import FORGETFUL, STORE, Client, Server
+from examples.kv_store import FORGETFUL, STORE, Server
 from tests.retrylab.small import whole
 from trio_envserve.retrylab import (
     USUAL,
@@ -41,18 +41,6 @@ def test_a_store_of_two_writes_is_killed_between_them():
     assert len(failure.plan.asks) <= 3
     assert "killed before it writes answers" in "\n".join(failure.drawing)
     check(dataclasses.replace(torn, faults=set(USUAL) - {Fault.KILL}))
-
-
-def test_a_client_that_does_not_retry_is_found():
-    class Patient(Client):
-        def start_timer(self, timer: str, delay_s: float) -> None:
-            """Waits for ever."""
-
-    hasty = dataclasses.replace(STORE, actors={**STORE.actors, "c0": Patient, "c1": Patient})
-    failure = search(hasty)
-    assert failure is not None
-    assert failure.guarantee == "one true answer"
-    assert len(failure.plan.asks) == 1
 
 
 def test_the_shrunk_schedule_is_the_same_each_time_and_fails_alone():

@@ -59,11 +59,6 @@ def test_wrong_clocks_come_back(tmp_path: Path):
     assert load_failure(leaders_lease.BROKEN, save_failure(failure, tmp_path)) == failure
 
 
-def test_a_mended_system_replays_it_clean(tmp_path: Path):
-    path = save_failure(found(FORGETFUL, "search"), tmp_path)
-    assert not replay(STORE, load_failure(STORE, path))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
