@@ -116,7 +116,7 @@ async def test_notes_of_many_calls_come_with_the_index_of_the_input() -> None:
             ["a", large], on_note=lambda index, note: told.append((index, dict(note)))
         ) as outcomes:
             assert len([each async for each in outcomes]) == 2
-        assert client._driver._noting == {}
+        assert client._driver._waiting == {}
     for index in (0, 1):
         assert [note for at, note in told if at == index] == [{"step": step} for step in range(3)]
 
@@ -147,6 +147,6 @@ async def test_notes_end_when_the_block_is_left() -> None:
     async with pair(Steps()) as (_, client):
         async with client.run_many(["a"], on_note=lambda index, note: told.append(index)):
             await trio.sleep(2)
-        assert (told, client._driver._noting) == ([0], {})
+        assert (told, client._driver._waiting) == ([0], {})
         await trio.sleep(20)
     assert told == [0]

@@ -80,6 +80,16 @@ OnNote: TypeAlias = Callable[[Note], object]
 """Is told the last note of a call, at most about once a second."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _Caller:
+    """A caller that waits for the end of a call."""
+
+    ended: Callable[[Ended], None]
+    on_delta: OnDelta | None
+    on_note: OnNote | None
+    span: tracing.Span | None
+
+
 @final
 class _Asked:
     """A query that was not answered yet."""
@@ -127,19 +137,14 @@ class Driver:
         self._cancelled: list[int] = []
         """Calls of which the core does not know that they are cancelled."""
         self._next_call = 0
-        self._waiting: dict[int, Callable[[Ended], None]] = {}
-        self._following: dict[int, OnDelta] = {}
-        """Receivers of deltas, of calls in ``_waiting``."""
-        self._noting: dict[int, OnNote] = {}
-        """Receivers of notes, of calls in ``_waiting``."""
+        self._waiting: dict[int, _Caller] = {}
+        """Callers of calls that have not ended, by the number of the call."""
         self.keeps_spans = True
         """Whether calls have spans, if this process keeps traces."""
         self._shared: dict[Terms, SharedCall] = {}
         """Shared calls that have not ended, and whose key was not forgotten."""
         self._forgotten: list[SharedCall] = []
         """Shared calls that have not ended, and whose key was forgotten."""
-        self._spans: dict[int, tracing.Span] = {}
-        """Spans of calls that have not ended."""
         self._asked: dict[int, _Asked] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
@@ -161,14 +166,9 @@ class Driver:
         number, self._next_call = self._next_call, self._next_call + 1
         span = _begin_call(terms) if self.keeps_spans else None
         if span is not None:
-            self._spans[number] = span
             terms = terms._replace(traceparent=span.traceparent)
         self._give(CallSubmitted(number, body, now_s, *terms))
-        self._waiting[number] = ended
-        if on_delta is not None:
-            self._following[number] = on_delta
-        if on_note is not None:
-            self._noting[number] = on_note
+        self._waiting[number] = _Caller(ended, on_delta, on_note, span)
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()
         else:
@@ -179,11 +179,9 @@ class Driver:
         """Cancel calls.  The server is told of all that are cancelled in one turn of the loop by
         one message."""
         for number in numbers:
-            self._waiting.pop(number, None)
-            self._following.pop(number, None)
-            self._noting.pop(number, None)
-            if self._spans and (span := self._spans.pop(number, None)) is not None:
-                span.end({"envserve.cancelled": True})
+            caller = self._waiting.pop(number, None)
+            if caller is not None and caller.span is not None:
+                caller.span.end({"envserve.cancelled": True})
         self._cancelled += numbers
         if self._waiting and not self.core.closed:
             self._asked_of_core.set()
@@ -366,19 +364,15 @@ class Driver:
                 case ToServer():
                     sent.append(effect)
                 case Answer() | Fail():
-                    if self._following:
-                        self._following.pop(effect.call, None)
-                    if self._noting:
-                        self._noting.pop(effect.call, None)
-                    if self._spans:
-                        self._end_span(effect)
-                    ended = self._waiting.pop(effect.call, None)
-                    if ended is not None:
-                        ended(effect)
+                    caller = self._waiting.pop(effect.call, None)
+                    if caller is not None:
+                        if caller.span is not None:
+                            _end_span(caller.span, effect)
+                        caller.ended(effect)
                 case PassDelta(call, delta, body):
-                    on_delta = self._following.get(call)
-                    if on_delta is not None:
-                        on_delta(delta, body)
+                    caller = self._waiting.get(call)
+                    if caller is not None and caller.on_delta is not None:
+                        caller.on_delta(delta, body)
                 case PassNote(call, note):
                     self._noted(call, note)
                 case QueryAnswered(probe, body):
@@ -404,27 +398,13 @@ class Driver:
         if self.changed:
             self.changed.unpark_all()
 
-    def _end_span(self, ended: Ended) -> None:
-        span = self._spans.pop(ended.call, None)
-        if span is None:
-            return
-        if isinstance(ended, Fail):
-            span.end(error=ended.info.code)
-        else:
-            worker, executions = ended.worker, ended.executions
-            failed = ended.status is not Status.RESULT
-            span.end(
-                {"envserve.worker": worker, "envserve.executions": executions},
-                error="the outcome is an error" if failed else None,
-            )
-
     def _noted(self, call: int, note: bytes) -> None:
-        on_note = self._noting.get(call)
-        if on_note is not None:
+        caller = self._waiting.get(call)
+        if caller is not None and caller.on_note is not None:
             try:
-                on_note(notes.decode(note))
+                caller.on_note(notes.decode(note))
             except Exception:  # it is the caller's code, and must not end the client of others
-                del self._noting[call]
+                caller.on_note = None
                 _log.exception("on_note has failed, and hears no more of this call")
 
     def _report_health(self) -> None:
@@ -445,3 +425,14 @@ def _begin_call(terms: Terms) -> tracing.Span | None:
     if terms.key is not None and terms.key.act is not KeyAct.ASK:
         return None
     return tracing.begin_here("call", "CLIENT")
+
+
+def _end_span(span: tracing.Span, ended: Ended) -> None:
+    if isinstance(ended, Fail):
+        span.end(error=ended.info.code)
+        return
+    failed = ended.status is not Status.RESULT
+    span.end(
+        {"envserve.worker": ended.worker, "envserve.executions": ended.executions},
+        error="the outcome is an error" if failed else None,
+    )
