@@ -21,7 +21,6 @@ are the same.
 from __future__ import annotations
 
 import datetime
-import decimal
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -179,8 +178,6 @@ def same(left: object, right: object) -> bool:
         return left == right and math.copysign(1, left) == math.copysign(1, right)
     if isinstance(left, complex) and isinstance(right, complex):
         return same(left.real, right.real) and same(left.imag, right.imag)
-    if isinstance(left, decimal.Decimal) and isinstance(right, decimal.Decimal):
-        return left == right
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
