@@ -28,6 +28,7 @@ from typing import Any
 
 import trio
 
+from tests.rig.kills import JOURNAL, LIMITS
 from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import Pool
 from trio_envserve import CallError, ClientLimits, Rollout, open_client
@@ -35,10 +36,6 @@ from trio_envserve.lab.killer import Act, HeldVictim, Killer
 from trio_envserve.lab.processes import join_process, until
 
 PROVIDER = "boxes.log"
-LIMITS = {
-    "restart_pause_max_s": 1.0, "restart_healthy_s": 2.0, "broken_after": 1000,
-    "max_executions": 1000,
-}  # fmt: skip
 CALM_S = 60.0
 """Time after the last rollout in which all boxes must be gone, in seconds."""
 PAUSE_S = 0.6
@@ -99,8 +96,9 @@ async def run(rig: Rig, given: argparse.Namespace) -> None:
     (folder / "boxes").mkdir()
     os.environ["BOXES"] = str(folder)
     server = rig.serve(
-        "--journal", "journal", workers=3, hosted=given.hosts > 0, limits=LIMITS,
-        command=given.server_command, environment="tests.rig.boxes:rollout", logged=False,
+        "--journal", JOURNAL, workers=3, hosted=given.hosts > 0, command=given.server_command,
+        limits={**LIMITS, "max_executions": 1000}, environment="tests.rig.boxes:rollout",
+        logged=False,
     )  # fmt: skip
     killer = Killer(rig, {"kill with guards": partial(_kill_with_guards, folder)})
     slots = trio.CapacityLimiter(24)

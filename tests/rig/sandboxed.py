@@ -22,6 +22,7 @@ from typing import Any, final
 import trio
 
 from tests.rig.client import Ask, Asks
+from tests.rig.kills import LIMITS
 from tests.rig.rig import EVENTS, Rig, Scenario, main
 from trio_envserve import Rollout
 from trio_envserve.core.errors import ConfigError
@@ -40,7 +41,6 @@ LEFT = "left"
 """File with what is left: a line each."""
 ALL_S, GONE_S = 1200.0, 60.0
 """Far more than all rollouts, and all cleaning, take; only a hang takes longer."""
-LIMITS = {"restart_pause_max_s": 1.0, "restart_healthy_s": 2.0, "broken_after": 1000}
 
 
 class Mix(Asks):
