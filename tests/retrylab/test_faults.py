@@ -205,32 +205,30 @@ def test_a_stopped_actor_does_it_all_when_it_goes_on():
     assert ran.faults == {Fault.STOP.value: 1}
 
 
+class Ticking(Near):
+    """Tells the time half a second after it was asked."""
+
+    def on_ask(self, request: str, what: Any) -> None:
+        self.start_timer(request, 0.4)
+        self.start_timer(request, 0.5)
+        self.start_timer("never", 0.5)
+        self.stop_timer("never")
+
+    def on_timer(self, timer: str) -> None:
+        self.tell(timer, round(self.now_s, 6))
+
+
+TICKING = with_actors(near=Ticking)
+
+
 def test_a_timer_of_a_stopped_actor_runs_off_late_and_only_the_last_of_its_name():
-    class Ticking(Near):
-        def on_ask(self, request: str, what: Any) -> None:
-            self.start_timer(request, 0.4)
-            self.start_timer(request, 0.5)
-            self.start_timer("never", 0.5)
-            self.stop_timer("never")
-
-        def on_timer(self, timer: str) -> None:
-            self.tell(timer, self.now_s)
-
-    protocol = with_actors(near=Ticking)
-    assert at(run_small(protocol=protocol), "told") == [1.5, 2.5]
-    ran = run_small(Strike(1.2, Fault.STOP, "near", 0.5), protocol=protocol)
+    assert at(run_small(protocol=TICKING), "told") == [1.5, 2.5]
+    ran = run_small(Strike(1.2, Fault.STOP, "near", 0.5), protocol=TICKING)
     assert at(ran, "told") == [1.7, 2.5]
 
 
 def test_a_timer_dies_with_its_actor():
-    class Ticking(Near):
-        def on_ask(self, request: str, what: Any) -> None:
-            self.start_timer(request, 0.5)
-
-        def on_timer(self, timer: str) -> None:
-            self.tell(timer, "late")
-
-    ran = run_small(Strike(1.2, Fault.KILL, "near", 0.1), protocol=with_actors(near=Ticking))
+    ran = run_small(Strike(1.2, Fault.KILL, "near", 0.1), protocol=TICKING)
     assert at(ran, "told") == [2.5]
 
 
@@ -327,18 +325,11 @@ def test_power_that_is_lost_takes_only_what_was_not_synced_and_a_kill_takes_noth
 
 
 def test_wrong_clocks_show_another_time_and_count_another_one():
-    class Ticking(Near):
-        def on_ask(self, request: str, what: Any) -> None:
-            self.start_timer(request, 1.0)
-
-        def on_timer(self, timer: str) -> None:
-            self.tell(timer, round(self.now_s, 6))
-
     plan = plan_of(asks=(Ask(1.0, "near", "one", "near#1"),))
     fast = dataclasses.replace(plan, clocks={"near": Clock(2.0, 10.0)})
-    ran = run(with_actors(near=Ticking), 0, plan=fast)
+    ran = run(TICKING, 0, plan=fast)
     (told,) = of(ran, "told")
-    assert (told.at_s, told.what) == (1.5, 13.0)
+    assert (told.at_s, told.what) == (1.25, 12.5)
     assert ran.faults == {Fault.DRIFT.value: 1}
     assert fast.kinds() == [Fault.DRIFT]
     assert "near's (2 s in a second, set 10 s ahead)" in "\n".join(fast.schedule())
