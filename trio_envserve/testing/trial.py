@@ -306,25 +306,15 @@ class _Passed:
         """As trio's outcome."""
 
 
+def _refused(*args: Any, **options: Any) -> NoReturn:
+    raise RuntimeError(NO_PROCESSES)
+
+
 @final
 class _TrialRollout(Rollout):
     """A rollout without processes: the virtual clock would not wait for what they do."""
 
-    def process(self, *command: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise RuntimeError(NO_PROCESSES)
-
-    async def run(self, *command: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise RuntimeError(NO_PROCESSES)
-
-    def run_sync(self, *command: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        raise RuntimeError(NO_PROCESSES)
-
-    def sandbox(self, *provider: Any, **properties: Any) -> NoReturn:
-        """Refused."""
-        raise RuntimeError(NO_PROCESSES)
+    process = run = run_sync = sandbox = _refused
 
 
 @final
