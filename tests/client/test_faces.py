@@ -251,18 +251,21 @@ def test_a_wrong_address_is_an_error_at_once(kind: str):
         pass
 
 
-def test_cancelling_a_task_of_asyncio_cancels_its_rollout(server: Server, environment: Environment):
+def asyncio_main(server: Server, main: Callable[[Any], Any]) -> None:
     with open_asyncio(server.address) as (client, loop):
+        asyncio.run_coroutine_threadsafe(main(client), loop).result()
 
-        async def main() -> None:
-            call = asyncio.create_task(client.run_rollout("wait"))
-            assert await asyncio.to_thread(environment.begun.acquire, timeout=WAIT_S)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
 
-        asyncio.run_coroutine_threadsafe(main(), loop).result()
-        assert environment.cancelled.acquire(timeout=WAIT_S)
+def test_cancelling_a_task_of_asyncio_cancels_its_rollout(server: Server, environment: Environment):
+    async def main(client: Any) -> None:
+        call = asyncio.create_task(client.run_rollout("wait"))
+        assert await asyncio.to_thread(environment.begun.acquire, timeout=WAIT_S)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await asyncio.to_thread(environment.cancelled.acquire, timeout=WAIT_S)
+
+    asyncio_main(server, main)
 
 
 def test_a_client_of_another_event_loop_is_refused(server: Server):
@@ -480,29 +483,23 @@ def test_g10_code_of_a_large_input_runs_where_it_is_from(client: Face):
 
 def test_g4_a_task_of_asyncio_that_is_cancelled_loses_no_outcome(server: Server):
     """Each 64th had been taken already when others had a turn."""
-    with open_asyncio(server.address) as (client, loop):
 
-        async def main() -> None:
-            taken: list[int] = []
-            async with client.run_many(range(200)) as outcomes:
-                while True:
-                    one = asyncio.ensure_future(anext(outcomes))
-                    await asyncio.sleep(0)
-                    one.cancel()
-                    try:
-                        taken.append((await one)[0])
-                    except asyncio.CancelledError:
-                        pass
-                    except StopAsyncIteration:
-                        break
-            assert sorted(taken) == [*range(200)]
+    async def main(client: Any) -> None:
+        taken: list[int] = []
+        async with client.run_many(range(200)) as outcomes:
+            while True:
+                one = asyncio.ensure_future(anext(outcomes))
+                await asyncio.sleep(0)
+                one.cancel()
+                try:
+                    taken.append((await one)[0])
+                except asyncio.CancelledError:
+                    pass
+                except StopAsyncIteration:
+                    break
+        assert sorted(taken) == [*range(200)]
 
-        asyncio.run_coroutine_threadsafe(main(), loop).result()
-
-
-def asyncio_main(server: Server, main: Callable[[Any], Any]) -> None:
-    with open_asyncio(server.address) as (client, loop):
-        asyncio.run_coroutine_threadsafe(main(client), loop).result()
+    asyncio_main(server, main)
 
 
 def held_until(condition: Callable[[], bool]) -> None:

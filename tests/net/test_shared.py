@@ -430,10 +430,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @initialize(offers=st.booleans())
     def open(self, offers: bool) -> None:
-        offered = make_memory()
-        assert offered is not None
-        taken = map_memory(os.dup(offered.descriptor))
-        assert taken is not None
+        offered, taken = pair()
         offered.acknowledged(taken.acknowledge())
         self.here, self.there = (offered, taken) if offers else (taken, offered)
 
