@@ -296,17 +296,11 @@ async def open_client_asyncio(
     """
     thread = ClientThread(
         lambda: open_client(
-            address,
-            name=name,
-            limits=limits,
-            wire=wire,
-            transport=transport,
-            arrays=arrays,
-            caller=caller,
-            curve=curve,
+            address, name=name, limits=limits, wire=wire, transport=transport, arrays=arrays,
+            caller=caller, curve=curve,
         ),
         wire_of(wire, curve),
-    )
+    )  # fmt: skip
     try:
         await asyncio.shield(asyncio.wrap_future(thread.start()))
         yield AsyncioClient(thread)

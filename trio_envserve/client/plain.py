@@ -71,17 +71,11 @@ class PlainClient:
     ) -> None:  # fmt: skip
         self._thread = ClientThread(
             lambda: open_client(
-                address,
-                name=name,
-                limits=limits,
-                wire=wire,
-                transport=transport,
-                arrays=arrays,
-                caller=caller,
-                curve=curve,
+                address, name=name, limits=limits, wire=wire, transport=transport, arrays=arrays,
+                caller=caller, curve=curve,
             ),
             wire_of(wire, curve),
-        )
+        )  # fmt: skip
         # One that is dropped ends by itself; garbage collection must not wait for it.
         self._ends = weakref.finalize(self, self._thread.stop)
         try:

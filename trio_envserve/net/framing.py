@@ -201,21 +201,9 @@ class Decoder:
     """
 
     __slots__ = (
-        "_at",
-        "_data",
-        "_flags",
-        "_frames",
-        "_head_bytes",
-        "_large",
-        "_limits",
-        "_take_shared",
-        "_unseal",
-        "_violation",
-        "check_command",
-        "commands",
-        "is_backlogged",
-        "message_bytes",
-    )
+        "_at", "_data", "_flags", "_frames", "_head_bytes", "_large", "_limits", "_take_shared",
+        "_unseal", "_violation", "check_command", "commands", "is_backlogged", "message_bytes",
+    )  # fmt: skip
 
     def __init__(self, limits: FrameLimits, take_shared: Take | None = None) -> None:
         self._limits = limits

@@ -172,16 +172,8 @@ def listed(what: str, items: Sequence[str]) -> list[str]:
 
 
 DRAWN = (
-    "asks ",
-    "does ",
-    "is told ",
-    "begins ",
-    "ends ",
-    "is stopped",
-    "goes on",
-    "dies: ",
-    "starts",
-)
+    "asks ", "does ", "is told ", "begins ", "ends ", "is stopped", "goes on", "dies: ", "starts",
+)  # fmt: skip
 """Beginnings of the records about an actor that are drawn."""
 
 FIRST_COLUMN, LAST_COLUMN = 12, WIDTH - 10

@@ -173,18 +173,9 @@ class Engine:
     """One side of one connection."""
 
     __slots__ = (
-        "_encode_command",
-        "_greeting",
-        "_limits",
-        "_mechanism",
-        "_pong",
-        "_replies",
-        "decoder",
-        "encode",
-        "is_ready",
-        "is_sealed",
-        "ttl_s",
-    )
+        "_encode_command", "_greeting", "_limits", "_mechanism", "_pong", "_replies", "decoder",
+        "encode", "is_ready", "is_sealed", "ttl_s",
+    )  # fmt: skip
 
     def __init__(self, mechanism: Mechanism, limits: FrameLimits) -> None:
         self._mechanism = mechanism
