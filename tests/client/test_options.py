@@ -178,6 +178,19 @@ def test_the_body_is_that_of_the_request_for_any_sampling_arguments(args: Any) -
         ({"traceparent": PARENT}, Terms(traceparent=PARENT), None),
         ({"key": "k"}, Terms(), (b"default", b"k")),
         ({"key": "k", "namespace": "n", "timeout_s": 2}, Terms(limit_s=2.0), (b"n", b"k")),
+        ({"timeout_s": 60, "grace_s": 5}, Terms(limit_s=65.0, grace_s=5.0), None),
+        ({"execution_s": 60, "grace_s": 5}, Terms(execution_s=65.0, grace_s=5.0), None),
+        (
+            {"timeout_s": math.inf, "execution_s": 30, "grace_s": 5},
+            Terms(limit_s=math.inf, execution_s=35.0, grace_s=5.0),
+            None,
+        ),
+        # The time limit of a call with a key ends the wait, and so has no grace.
+        (
+            {"timeout_s": 60, "execution_s": 30, "grace_s": 5, "key": "k"},
+            Terms(limit_s=60.0, execution_s=35.0, grace_s=5.0),
+            (b"default", b"k"),
+        ),
     ],
     ids=repr,
 )
@@ -238,30 +251,6 @@ def test_only_a_keyed_input_is_encoded_in_one_order() -> None:
 
 
 # -- grace ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "terms"),
-    [
-        ({"timeout_s": 60, "grace_s": 5}, Terms(limit_s=65.0, grace_s=5.0)),
-        ({"execution_s": 60, "grace_s": 5}, Terms(execution_s=65.0, grace_s=5.0)),
-        (
-            {"timeout_s": 60, "execution_s": 30, "grace_s": 5},
-            Terms(limit_s=65.0, execution_s=35.0, grace_s=5.0),
-        ),
-        (
-            {"timeout_s": math.inf, "execution_s": 30, "grace_s": 5},
-            Terms(limit_s=math.inf, execution_s=35.0, grace_s=5.0),
-        ),
-        # The time limit of a call with a key ends the wait, and so has no grace.
-        (
-            {"timeout_s": 60, "execution_s": 30, "grace_s": 5, "key": "k"},
-            Terms(limit_s=60.0, execution_s=35.0, grace_s=5.0),
-        ),
-    ],
-)
-def test_a_grace_makes_its_limits_longer(options: dict[str, Any], terms: Terms) -> None:
-    assert checked("x", **options).terms == terms
 
 
 @pytest.mark.parametrize(
