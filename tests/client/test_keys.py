@@ -152,13 +152,6 @@ async def test_a_call_whose_key_fitted_into_no_header_waited_for_ever() -> None:
 
 
 @virtual
-async def test_a_namespace_that_cannot_be_encoded_is_called_so() -> None:
-    async with pair(waits) as (_, client):
-        with pytest.raises(ConfigError, match="a namespace that cannot be encoded"):
-            await client.run_rollout(1, key="key", namespace="\ud800")
-
-
-@virtual
 async def test_known_keys_are_listed_page_by_page() -> None:
     async with pair(Orders()) as (_, client):
         async with client.run_many([{}] * 150, key="step", namespace="a") as outcomes:
