@@ -11,14 +11,7 @@ from typing import Any
 
 import trio
 
-from trio_envserve import (
-    Client,
-    PlainClient,
-    Server,
-    open_client,
-    open_client_asyncio,
-    open_server,
-)
+from trio_envserve import Client, PlainClient, Server, open_client, open_client_asyncio, open_server
 
 
 class TrioThread:

@@ -9,12 +9,7 @@ import pytest
 import trio
 
 from tests.memory import ADDRESS, Probe, pair, virtual
-from trio_envserve import (
-    ExecutionLimit,
-    ServerLimits,
-    open_client,
-    open_server,
-)
+from trio_envserve import ExecutionLimit, ServerLimits, open_client, open_server
 from trio_envserve.core.messages import Finish, read
 from trio_envserve.net import MemoryNetwork
 

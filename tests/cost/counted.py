@@ -35,12 +35,7 @@ from trio_envserve.core.client_inputs import (
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.messages import ToSay, in_batches
 from trio_envserve.core.router_effects import Spawn, ToClient, ToWorker
-from trio_envserve.core.router_inputs import (
-    ClientMessage,
-    PoolOpened,
-    RouterInput,
-    WorkerMessage,
-)
+from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, RouterInput, WorkerMessage
 from trio_envserve.core.terms import DIGEST_BYTES, Status
 from trio_envserve.core.worker import (
     BeginRun,

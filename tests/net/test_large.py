@@ -8,11 +8,7 @@ import random
 import pytest
 
 from trio_envserve.core.limits import KIB, MIB
-from trio_envserve.net.framing import (
-    GROW_BYTES,
-    MAPPED_BYTES,
-    LargeFrame,
-)
+from trio_envserve.net.framing import GROW_BYTES, MAPPED_BYTES, LargeFrame
 
 FIRST_BYTES = 64 * KIB
 

@@ -10,10 +10,7 @@ import trio
 import trio.testing
 
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.net import (
-    ConnectionEvent,
-    MemoryNetwork,
-)
+from trio_envserve.net import ConnectionEvent, MemoryNetwork
 
 LIMITS = WireLimits(reconnect_min_s=0.05, reconnect_max_s=1.0)
 CONNECTED, DISCONNECTED = ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED

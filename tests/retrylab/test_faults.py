@@ -20,15 +20,7 @@ from tests.retrylab.small import (
     run_small,
     with_actors,
 )
-from trio_envserve.retrylab import (
-    Actor,
-    Ask,
-    AtMostOnce,
-    Fault,
-    NoLostAcknowledgement,
-    run,
-    sweep,
-)
+from trio_envserve.retrylab import Actor, Ask, AtMostOnce, Fault, NoLostAcknowledgement, run, sweep
 from trio_envserve.retrylab.plan import Strike
 from trio_envserve.retrylab.system import Clock
 

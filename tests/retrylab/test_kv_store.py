@@ -8,17 +8,7 @@ import pytest
 
 from examples.kv_store import FORGETFUL, STORE, Server
 from tests.retrylab.small import whole
-from trio_envserve.retrylab import (
-    USUAL,
-    Event,
-    Fault,
-    Plan,
-    System,
-    Violation,
-    check,
-    run,
-    search,
-)
+from trio_envserve.retrylab import USUAL, Event, Fault, Plan, System, Violation, check, run, search
 from trio_envserve.retrylab.failure import examine
 
 

@@ -14,13 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rig import samples
-from tests.rig.samples import (
-    Pool,
-    files_in,
-    look_at,
-    processes_in,
-    sample,
-)
+from tests.rig.samples import Pool, files_in, look_at, processes_in, sample
 
 needs_proc = pytest.mark.skipif(not samples.has_proc(), reason="reads /proc")
 

@@ -81,15 +81,7 @@ from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment, load
 from ..models.interface import Asking, Completion, Messages, Model
 from ..net import MemoryNetwork, Message, Network, unwrap_single
-from ..retrylab import (
-    BrokenSystem,
-    Event,
-    Judge,
-    OneHolder,
-    OneTrueAnswer,
-    Violation,
-    judge_log,
-)
+from ..retrylab import BrokenSystem, Event, Judge, OneHolder, OneTrueAnswer, Violation, judge_log
 from ..retrylab.judges import Kind
 from ..retrylab.target import BaseRun
 from ..retrylab.trial import on_virtual_clock
