@@ -300,7 +300,7 @@ class ZmqRouter(LibzmqSocket, RouterPump):
     async def end(self) -> None:
         """See the base: the address is free then."""
         with trio.move_on_after(LISTENER_CLOSE_S, shield=True):
-            await self._monitor.run(_ignore)
+            await self._monitor.run(lambda event: None)
 
 
 @final
@@ -535,7 +535,3 @@ async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
 def _ms(seconds: float) -> int:
     """Milliseconds for libzmq; zero would mean "never"."""
     return max(1, round(seconds * 1000))
-
-
-def _ignore(event: ConnectionEvent) -> None:
-    """Ignore events after the end of the socket."""

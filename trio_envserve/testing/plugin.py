@@ -173,19 +173,16 @@ ClientFactory: TypeAlias = "PeerFactory[Client]"
 ProxyFactory: TypeAlias = "PeerFactory[FaultProxy]"
 
 
-def _open_ready_server(
+@asynccontextmanager
+async def _open_ready_server(
     environment: str | object, ready: bool, **options: Any
-) -> AbstractAsyncContextManager[Server]:
+) -> AsyncIterator[Server]:
     from ..server import open_server
 
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Server]:
-        async with open_server(environment, **options) as server:
-            if ready:
-                await server.wait_ready()
-            yield server
-
-    return opened()
+    async with open_server(environment, **options) as server:
+        if ready:
+            await server.wait_ready()
+        yield server
 
 
 @pytest.fixture

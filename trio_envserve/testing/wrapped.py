@@ -43,9 +43,8 @@ class WrappedNetwork:
 
     @asynccontextmanager
     async def open_dealer(
-        self, address: str, *, limits: WireLimits,
-        on_event: OnEvent | None = None,
-    ) -> AsyncIterator[DealerSocket]:  # fmt: skip
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
+    ) -> AsyncIterator[DealerSocket]:
         """The wrapped network's dealer, which tells this network what it does."""
 
         def tell(event: ConnectionEvent) -> None:
@@ -73,9 +72,7 @@ class WrappedNetwork:
 class WrappedDealer:
     """Wraps a dealer."""
 
-    def __init__(
-        self, inner: DealerSocket, network: WrappedNetwork, nursery: trio.Nursery
-    ) -> None:  # fmt: skip
+    def __init__(self, inner: DealerSocket, network: WrappedNetwork, nursery: trio.Nursery) -> None:
         self.inner = inner
         self.nursery = nursery
         """Where tasks run that end with it."""
