@@ -213,15 +213,9 @@ def _taken(function: Any, record: Any, complete: Callable[..., Mapping[str, Any]
     return shown
 
 
-def with_options_of(
-    function: Callable[P, object],
-) -> Callable[[Callable[..., T]], Callable[P, T]]:
+def with_options_of(function: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
     """A decorator for a function that passes its options on to another one, for type checkers."""
-
-    def decorate(passing: Callable[..., T]) -> Callable[P, T]:
-        return passing
-
-    return decorate
+    return lambda passing: passing
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -199,12 +199,7 @@ def _text(text: str, most: int) -> str:
 
 def _context_of(traceparent: str) -> Any:
     from opentelemetry.context import Context
-    from opentelemetry.trace import (
-        NonRecordingSpan,
-        SpanContext,
-        TraceFlags,
-        set_span_in_context,
-    )
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
     _, trace_id, span_id, flags = traceparent.split("-")
     context = SpanContext(

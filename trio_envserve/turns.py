@@ -70,9 +70,5 @@ class _Turns:
         except trio.Cancelled as cancelled:
             self.cancelled = cancelled
             raise
-        trio.from_thread.run_sync(_nothing)
+        trio.from_thread.run_sync(lambda: None)  # a turn of the loop, for its other tasks
         self._last_s = time.perf_counter()
-
-
-def _nothing() -> None:
-    """A turn of the loop; its other tasks run in it, too."""
