@@ -78,10 +78,7 @@ class Face:
         self._run = run
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            return self._run(getattr(self.client, name), args, options)
-
-        return call
+        return lambda *args, **options: self._run(getattr(self.client, name), args, options)
 
     def run_many(
         self, inputs: Any, *, most: int = 10**9, arrived: list[tuple[int, Any]] | None = None,
@@ -129,6 +126,11 @@ def _call(act: Callable[..., Any], args: Any, options: Any) -> Any:
     return act(*args, **options)
 
 
+async def _acall(act: Callable[..., Any], args: Any, options: Any) -> Any:
+    result = act(*args, **options)
+    return await result if hasattr(result, "__await__") else result
+
+
 @contextmanager
 def open_face(kind: str, address: str, **options: Any) -> Iterator[Face]:
     """A client of this kind: ``trio``, ``asyncio`` or ``plain``."""
@@ -137,20 +139,11 @@ def open_face(kind: str, address: str, **options: Any) -> Iterator[Face]:
             yield Face(client, _call)
     elif kind == "trio":
         with TrioThread() as thread, thread.opened(open_client(address, **options)) as client:
-
-            async def acall(act: Callable[..., Any], args: Any, options: Any) -> Any:
-                result = act(*args, **options)
-                return await result if hasattr(result, "__await__") else result
-
-            yield Face(client, lambda *call: thread.run(acall, *call))
+            yield Face(client, lambda *call: thread.run(_acall, *call))
     else:
         with open_asyncio(address, **options) as (client, loop):
-
-            async def arun(act: Callable[..., Any], args: Any, options: Any) -> Any:
-                return await act(*args, **options)
-
             yield Face(
-                client, lambda *call: asyncio.run_coroutine_threadsafe(arun(*call), loop).result()
+                client, lambda *call: asyncio.run_coroutine_threadsafe(_acall(*call), loop).result()
             )
 
 

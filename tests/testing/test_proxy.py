@@ -52,12 +52,9 @@ class Bench:
         """Send words until one comes back; for connections that come and go."""
         while True:
             word = b"word %d" % next(self._words)
-            self.dealer.send_nowait([word])
             with trio.move_on_after(0.2):
-                while True:
-                    for (answer,) in await self.dealer.receive():
-                        if bytes(answer) == b"re:" + word:
-                            return word
+                await self.ask(word)
+                return word
 
     async def until(self, condition) -> None:
         while not condition():  # noqa: ASYNC110  # libzmq's threads set no event of ours
@@ -65,14 +62,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(limits: WireLimits = LIMITS, **options):
+async def open_bench():
     events: list[ConnectionEvent] = []
     with trio.fail_after(60):
         async with (
             open_zmq_network() as network,
             network.open_router("tcp://127.0.0.1:0", limits=LIMITS) as router,
-            open_fault_proxy(router.address, **options) as proxy,
-            network.open_dealer(proxy.address, limits=limits, on_event=events.append) as dealer,
+            open_fault_proxy(router.address) as proxy,
+            network.open_dealer(proxy.address, limits=LIMITS, on_event=events.append) as dealer,
             trio.open_nursery() as nursery,
         ):
             bench = Bench(router, proxy, dealer, events)
