@@ -45,9 +45,9 @@ def hide_named() -> None:
     hide(filter(None, os.environ.get(VARIABLE, "").split(",")))
 
 
-def hide(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
+def hide(names: Iterable[str]) -> None:
     """Hide the values of these variables in this process from now on."""
-    found = {name: environ[name].strip() for name in names if environ.get(name)}
+    found = {name: os.environ[name].strip() for name in names if os.environ.get(name)}
     if found.items() <= _Known.values.items():
         return
     _Known.values = {**_Known.values, **found}
