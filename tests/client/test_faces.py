@@ -172,7 +172,7 @@ def test_large_inputs_and_results_take_no_loop(client: Face):
     assert sorted(index for index, outcome in many if outcome.ok) == [0, 1]
 
 
-def test_a_client_tells_of_its_server(client: Face, server: Server):
+def test_a_client_tells_of_its_server(client: Face):
     client.wait_ready(timeout_s=WAIT_S)
     assert client.health().health is Health.HEALTHY
     client.run_rollout(1)

@@ -168,26 +168,25 @@ async def test_a_frame_in_pieces_arrives_as_one(bench):
 
 
 async def test_a_message_that_is_too_large_is_refused(bench):
-    async with bench() as b:
-        async with b.router(limits=SMALL_QUEUES) as router:
-            async with b.dealer(router, limits=SMALL_QUEUES) as dealer:
-                [route] = await b.greet(router, dealer)
-                exact = bytes(SMALL_QUEUES.message_bytes)
-                assert not dealer.send_nowait([b"x", exact + b"x"])
-                assert not dealer.send_nowait([b"x", memoryview(exact + b"x")])
-                assert not router.send_nowait(route, [exact + b"x"])
-                assert not dealer.send_nowait([b"x"] * (FRAMES_MAX + 1))
-                assert dealer.statistics().oversized == 3
-                assert router.statistics().oversized == 1
-                assert dealer.send_nowait([exact])
-                assert dealer.send_nowait([b"x"] * FRAMES_MAX)
-                [[_, body], [_, *frames]] = await b.take(router, 2)
-                assert body == exact
-                assert frames == [b"x"] * FRAMES_MAX
-                with pytest.raises(ValueError, match="at least one frame"):
-                    dealer.send_nowait([])
-                with pytest.raises(ValueError, match="at least one frame"):
-                    router.send_nowait(route, [])
+    async with bench() as b, b.router(limits=SMALL_QUEUES) as router:
+        async with b.dealer(router, limits=SMALL_QUEUES) as dealer:
+            [route] = await b.greet(router, dealer)
+            exact = bytes(SMALL_QUEUES.message_bytes)
+            assert not dealer.send_nowait([b"x", exact + b"x"])
+            assert not dealer.send_nowait([b"x", memoryview(exact + b"x")])
+            assert not router.send_nowait(route, [exact + b"x"])
+            assert not dealer.send_nowait([b"x"] * (FRAMES_MAX + 1))
+            assert dealer.statistics().oversized == 3
+            assert router.statistics().oversized == 1
+            assert dealer.send_nowait([exact])
+            assert dealer.send_nowait([b"x"] * FRAMES_MAX)
+            [[_, body], [_, *frames]] = await b.take(router, 2)
+            assert body == exact
+            assert frames == [b"x"] * FRAMES_MAX
+            with pytest.raises(ValueError, match="at least one frame"):
+                dealer.send_nowait([])
+            with pytest.raises(ValueError, match="at least one frame"):
+                router.send_nowait(route, [])
 
 
 async def test_one_consumer_at_a_time(bench):

@@ -374,7 +374,7 @@ def hear(engine: Engine, data: bytes, random: Random) -> bool:
     return True
 
 
-def play(random: Random, number: int) -> int:
+def play(random: Random) -> int:
     """One handshake with bytes of one side spoilt; how many were."""
     server, client = new_server(random.randrange(1 << 30)), new_client(random.randrange(1 << 30))
     victim, speaker = (server, client) if random.random() < 0.7 else (client, server)
@@ -400,7 +400,7 @@ def attack(wanted: int, seed: int) -> None:
     random, spoilt, number = Random(seed), 0, 0
     while spoilt < wanted:
         try:
-            spoilt += play(random, number)
+            spoilt += play(random)
         except BaseException as error:
             error.add_note(f"handshake {number} of seed {seed}")
             raise
