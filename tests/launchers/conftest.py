@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.connections import held_port
 from tests.real.judge import Judge
 
 
@@ -72,7 +73,12 @@ def slurm_daemons() -> Iterator[None]:
     needed = ("munged", "slurmctld", "slurmd", "sbatch")
     if getpass.getuser() != "root" or None in map(shutil.which, needed):
         pytest.skip("needs Slurm (Debian: slurm-wlm, munge), and root")
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        pytest.MonkeyPatch.context() as patch,
+        held_port() as controller,
+        held_port() as daemon,
+    ):
         folder = Path(name)
         for each in ("state", "spool"):
             (folder / each).mkdir()
@@ -80,7 +86,6 @@ def slurm_daemons() -> Iterator[None]:
         key = folder / "munge.key"
         key.write_bytes(b"k" * 128)
         key.chmod(0o600)
-        controller, daemon = free_ports(2)
         (folder / "slurm.conf").write_text(
             SLURM_CONF.format(
                 host=socket.gethostname(), user="root", folder=folder, controller=controller,
@@ -133,14 +138,6 @@ def jobs() -> int:
     """How many are in the queue, ending ones too."""
     done = subprocess.run(["squeue", "--noheader"], capture_output=True, check=True, timeout=60)
     return len(done.stdout.splitlines())
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:

