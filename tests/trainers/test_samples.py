@@ -143,49 +143,39 @@ def test_number_of_a_token_that_was_not_sampled_is_nought():
 
 
 @pytest.mark.parametrize(
-    ("versions", "oldest", "newest", "staleness"),
+    ("versions", "number"),
     [
-        (["4"], 4, 4, 3),
-        (["5", "4", None, "6"], None, None, None),
-        ([7], 7, 7, 0),
-        (["default"], None, None, None),
-        (["4", "²"], None, None, None),
-        (["4" * 5000], None, None, None),
-        ([], None, None, None),
-        (None, None, None, None),
+        (["4"], 4), ([7], 7), (["5", "4", None, "6"], None), (["default"], None),
+        (["4", "²"], None), (["4" * 5000], None), ([], None), (None, None),
     ],
-)
-def test_staleness_is_that_of_the_oldest_weights(
-    versions: Any, oldest: Any, newest: Any, staleness: Any
-):
+)  # fmt: skip
+def test_versions_of_the_weights_are_numbers_if_all_are(versions: Any, number: int | None):
     record = made.segment(weight_versions=versions)
     (sample,) = sampled_rollout(made.answered(1.0, record)).samples
-    assert (sample.oldest_version, sample.newest_version) == (oldest, newest)
-    assert sample.staleness(7) == staleness
+    assert (sample.oldest_version, sample.newest_version) == (number, number)
 
 
 @pytest.mark.parametrize(
-    ("spans", "versions", "staleness"),
+    ("spans", "versions"),
     [
-        ([(0, 1, "5"), (1, 2, "9")], ("5", "9"), 4),
-        ([(0, 1, "5")], ("5", None), None),
-        ([(1, 2, "9")], (None, "9"), None),
-        ([(0, 2, "9"), "?", (3,), (0.5, 1, "1")], ("9",), 0),
-        ([], ("4",), 5),
+        ([(0, 1, "5"), (1, 2, "9")], ("5", "9")),
+        ([(0, 1, "5")], ("5", None)),
+        ([(1, 2, "9")], (None, "9")),
+        ([(0, 2, "9"), "?", (3,), (0.5, 1, "1")], ("9",)),
+        ([], ("4",)),
     ],
 )
-def test_weights_that_changed_within_an_answer_are_all_told(
-    spans: Any, versions: Any, staleness: Any
-):
+def test_weights_that_changed_within_an_answer_are_all_told(spans: Any, versions: Any):
     """Only the last of each answer was."""
     rollout = sampled_rollout(made.answered(1.0, made.segment(version_spans=spans)))
     (sample,) = rollout.samples
     assert sample.weight_versions == versions
-    assert sample.staleness(9) == staleness
     told = [version for version in versions if version is not None]
     assert slime_samples(rollout, 0)[0]["weight_versions"] == told
     (output,) = verl_outputs(rollout, step=-1)
-    assert output["extra_fields"]["min_global_steps"] == (-1 if None in versions else int(told[0]))
+    steps = (-1, -1) if None in versions else (int(told[0]), int(told[-1]))
+    names = ("min_global_steps", "max_global_steps")
+    assert tuple(output["extra_fields"][name] for name in names) == steps
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=repr)

@@ -79,12 +79,6 @@ class Sample:
         """The highest version of the weights that sampled it; None as above."""
         return max(_numbers(self.weight_versions), default=None)
 
-    def staleness(self, current_version: int) -> int | None:
-        """The number of updates between the oldest weights that sampled it and the current
-        ones; None if it is not known."""
-        oldest = self.oldest_version
-        return None if oldest is None else current_version - oldest
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRollout:
