@@ -73,6 +73,7 @@ import os
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -169,9 +170,7 @@ class ClassEnvironment:
         declared = _attribute(kind, "backend", None)
         self.backend: Backend = "trio" if declared in (None, "thread") else declared
         self.options = options
-        self.resumable = _attribute(kind, "resumable", False)
-        if type(self.resumable) is not bool:
-            raise ConfigError(f"{label}: resumable must be True or False, not {self.resumable!r}")
+        self.resumable = _flag(kind, "resumable", label)
         called = {**CALLED, **(RESUMING if self.resumable else {})}
         _check(kind, label, called)
         self._reserved = {"reset", *called}
@@ -185,11 +184,7 @@ class ClassEnvironment:
         self.sandboxed = _sandboxed(kind, label)
         """The sandbox that each of its objects has, if any."""
         self.rescore = self._rescore if hasattr(kind, "rescore") else None
-        self.main_thread = _attribute(kind, "main_thread", False)
-        if type(self.main_thread) is not bool:
-            raise ConfigError(
-                f"{label}: main_thread must be True or False, not {self.main_thread!r}"
-            )
+        self.main_thread = _flag(kind, "main_thread", label)
         if self.main_thread and self.backend == "asyncio":
             raise ConfigError(
                 f"{label}: with main_thread = True its coroutines run on trio, not on asyncio, "
@@ -255,25 +250,18 @@ class ClassEnvironment:
                 resumable=self.resumable,
             ).run()  # fmt: skip
 
-        return await self._in_turn(rollout, play)
+        return await self._with_object(rollout, play)
 
     async def _rescore(self, rollout: Rollout, value: Any) -> Any:
         async def score(made: Any, methods: Methods, tools: Mapping[str, Tool]) -> Any:
             return (await methods.call(functools.partial(made.rescore, rollout, value))).unwrap()
 
-        return await self._in_turn(rollout, score)
-
-    async def _in_turn(self, rollout: Rollout, use: _Use[T]) -> T:
-        if self._turns is None:
-            return await self._with_object(rollout, use)
-        async with self._turns:
-            return await self._with_object(rollout, use)
+        return await self._with_object(rollout, score)
 
     async def _with_object(self, rollout: Rollout, use: _Use[T]) -> T:
-        """Make an object, use it, and close it."""
-        if self.sandboxed is None:
-            return await self._with_object_in(rollout, None, use)
-        async with rollout.sandbox(self.sandboxed) as sandbox:
+        """Make an object when it is its turn, use it, and close it."""
+        sandboxed = nullcontext() if self.sandboxed is None else rollout.sandbox(self.sandboxed)
+        async with self._turns or nullcontext(), sandboxed as sandbox:
             return await self._with_object_in(rollout, sandbox, use)
 
     async def _with_object_in(self, rollout: Rollout, sandbox: Sandbox | None, use: _Use[T]) -> T:
@@ -337,6 +325,14 @@ def _attribute(kind: type, name: str, default: Any) -> Any:
     """An attribute of the class; ``default`` where a method, which is a tool, has its name."""
     found = inspect.getattr_static(kind, name, default)
     return default if callable(found) or hasattr(found, "__get__") else found
+
+
+def _flag(kind: type, name: str, label: str) -> bool:
+    """An attribute that is True or False, which it is by default."""
+    found = _attribute(kind, name, False)
+    if type(found) is not bool:
+        raise ConfigError(f"{label}: {name} must be True or False, not {found!r}")
+    return found
 
 
 def _declares_rollout(kind: type) -> bool:

@@ -95,8 +95,8 @@ def _cut(text: str) -> ChatProblem:
     return ChatProblem(text, EndpointFailure(text, again=True, error=ModelAborted))
 
 
-def _broken(text: str) -> ChatProblem:
-    return ChatProblem(text, EndpointFailure(text, again=True, error=BrokenNumbers))
+def _broken(text: str, *, again: bool = True) -> ChatProblem:
+    return ChatProblem(text, EndpointFailure(text, again=again, error=BrokenNumbers))
 
 
 class ChatRequest(NamedTuple):
@@ -398,8 +398,9 @@ class _Draft:
             self._more["content"] = [*_joined(self._parts)]
         ids, logprobs = self._response_ids, self._logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
-            text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
-            raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
+            raise _broken(
+                f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens", again=False
+            )
         counted = _count(self._usage.get("completion_tokens"))
         if ids is not None and not ids and (text or calls or self._reasoning):
             raise _broken("gave no token ids for what it sampled")
@@ -409,8 +410,9 @@ class _Draft:
             raise _broken(f"gave {len(ids)} token ids for {counted} sampled tokens")
         for name, items in self._per_token.items():
             if ids is not None and len(items) != len(ids):
-                text = f"gave {len(items)} items of {name} for {len(ids)} tokens"
-                raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
+                raise _broken(
+                    f"gave {len(items)} items of {name} for {len(ids)} tokens", again=False
+                )
         starts = tuple(self._version_starts) if self._is_told_apart else ()
         return Completion(
             text=text,

@@ -142,17 +142,12 @@ class HttpModel(RolloutModel):
     async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """The endpoint's answer.  Raises :class:`ModelError`, which says what it answered
         and how often it was asked."""
-        return await self._complete(messages, how, None)
+        return await self.complete_for(None, messages, **how)
 
     async def complete_for(
-        self, asker: AskingRollout, messages: Messages, **how: Unpack[Asking]
+        self, asker: AskingRollout | None, messages: Messages, **how: Unpack[Asking]
     ) -> Completion:
         """The same for one attempt of a rollout: with its headers, its address, its note."""
-        return await self._complete(messages, how, asker)
-
-    async def _complete(
-        self, messages: Messages, how: Asking, asker: AskingRollout | None
-    ) -> Completion:
         request = chat.request_body(self._endpoint, messages, how["name"], how["sampling_args"])
         if not self._pool:
             await self._open()

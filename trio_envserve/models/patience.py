@@ -139,8 +139,6 @@ def _code(codes: Sequence[str]) -> str:
 def pause_s(retry: int, failure: EndpointFailure, jitter: float) -> float:
     """The pause before the ``retry``-th repetition (from 1), in seconds.  ``jitter`` is a random
     number from 0 to 1.
-
-    ``jitter`` is a random number from 0 to 1.
     """
     longest_s = LONGEST_PAUSE_S if failure.error is ModelError else LONGEST_CUT_PAUSE_S
     backoff_s = min(FIRST_PAUSE_S * 2.0 ** min(retry - 1, 10), longest_s)
