@@ -13,7 +13,7 @@ from trio_envserve.envs import Rollout, RolloutRequest, load
 from trio_envserve.models.interface import Asking, Completion, Messages, ToolCall
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.models.registry import open_models
-from trio_envserve.worker.runners import open_runner
+from trio_envserve.worker.runners import ExecutionContext, open_runner
 
 
 class Scripted:
@@ -58,20 +58,21 @@ def calls(*wanted: tuple[str, Any], text: str = "") -> Completion:
 
 
 @asynccontextmanager
-async def running(environment: Any, model: Any = None, args: Any = None):
+async def running(environment: Any, model: Any = None, args: Any = None, threads: int = 2):
     """A function that runs one input; the model answers to the endpoint ``scripted``."""
     async with open_models({"scripted": lambda endpoint: model}) as models:
-        async with open_runner(load(environment, args), threads=2, models=models) as runner:
+        env = load(environment, args)
+        async with open_runner(env, threads=threads, models=models) as runner:
 
             async def run(
                 given: Any = None, *columns: str, endpoint: str = "scripted",
-                request_id: str = "r", **more: Any,
+                request_id: str = "r", context: ExecutionContext | None = None, **more: Any,
             ) -> Any:  # fmt: skip
                 asked: Any = {"kind": "rollout", "model_name": "m", **more}
                 request = RolloutRequest(
                     input=given, endpoint=endpoint, state_columns=columns, **asked
                 )
-                return await runner.run(request, request_id=request_id)
+                return await runner.run(request, request_id=request_id, context=context)
 
             yield run
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import array
+import re
 from typing import Any
 
 import pytest
 import trio
 
-from tests.envs.scripted import Scripted, calls
+from tests.envs.scripted import Scripted, calls, running
 from tests.worker.helpers import SavesRouter
 from trio_envserve import ConfigError, EncodingError
-from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.envs import load
 from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion, ContextFull
-from trio_envserve.models.registry import open_models
 from trio_envserve.models.saved_tokens import completions_of, plain_tokens
 from trio_envserve.models.tokens import segments
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import ExecutionContext, open_runner
+from trio_envserve.worker.runners import ExecutionContext
 
 
 class Lost(BaseException):
@@ -101,15 +101,12 @@ SCRIPT = [*map(answer, range(1, 6)), Completion("Done.")]
 
 
 async def execute(
-    env: Any, router: SavesRouter, model: Any = None, endpoint: str = "scripted",
+    env: Any, router: SavesRouter, model: Any = None, *columns: str, endpoint: str = "scripted",
     late: Late | None = None, **more: Any,
 ) -> Any:  # fmt: skip
-    async with open_models({"scripted": lambda _: model}) as models:
-        async with open_runner(load(env), threads=2, models=models) as runner:
-            asked: Any = {"kind": "rollout", "input": {}, "model_name": "m", **more}
-            request = RolloutRequest(endpoint=endpoint, **asked)
-            context = ExecutionContext(saves=router.saves, late=late or Late())
-            return await runner.run(request, request_id="r", context=context)
+    async with running(env, model) as run:
+        context = ExecutionContext(saves=router.saves, late=late or Late())
+        return await run({}, *columns, endpoint=endpoint, context=context, **more)
 
 
 async def dies_at(turn: int, before: bytes | None = None, env: Any = Booking) -> SavesRouter:
@@ -130,13 +127,14 @@ async def test_loop_saves_before_each_turn_and_says_which():
 
 
 async def test_further_execution_goes_on_with_the_turn_that_is_in_doubt():
-    whole = await execute(Booking, SavesRouter(), Scripted(SCRIPT), state_columns=COLUMNS)
+    columns = ("prompt", "turns", "tool_calls", "tool_errors", "in_doubt")
+    whole = await execute(Booking, SavesRouter(), Scripted(SCRIPT), *columns)
     assert Booking.booked == [1, 2, 3, 4, 5]
     Booking.booked.clear()
     first = await dies_at(3)
     model = Scripted(SCRIPT)
     router = SavesRouter(first.sent[-1])
-    result = await execute(Booking, router, model, state_columns=COLUMNS)
+    result = await execute(Booking, router, model, *columns)
     assert Booking.booked == [1, 2, 3, 4, 5]
     assert len(model.asked) == 3
     assert result["state"].pop("in_doubt") == [4]
@@ -145,24 +143,19 @@ async def test_further_execution_goes_on_with_the_turn_that_is_in_doubt():
     assert result == whole
 
 
-COLUMNS = ("prompt", "turns", "tool_calls", "tool_errors", "in_doubt")
-
-
 async def test_turns_of_several_executions_that_are_in_doubt_are_all_named():
     first = await dies_at(1)
     second = await dies_at(4, first.sent[-1])
     third = await dies_at(4, second.sent[-1])
     router = SavesRouter(third.sent[-1])
-    result = await execute(Booking, router, Scripted(SCRIPT), state_columns=("in_doubt",))
+    result = await execute(Booking, router, Scripted(SCRIPT), "in_doubt")
     assert result["state"] == {"in_doubt": [2, 5, 5]}
     assert Booking.booked == [1, 2, 3, 4, 5]
 
 
 async def test_first_turn_is_in_doubt_if_nothing_was_saved_after_it():
     first = await dies_at(0)
-    result = await execute(
-        Booking, SavesRouter(first.sent[-1]), Scripted(SCRIPT), state_columns=("in_doubt",)
-    )
+    result = await execute(Booking, SavesRouter(first.sent[-1]), Scripted(SCRIPT), "in_doubt")
     assert result["state"] == {"in_doubt": [1]}
     assert result["reward"] == 5.0
 
@@ -188,9 +181,7 @@ async def test_attempt_that_failed_is_followed_by_one_that_goes_on():
                 raise SystemExit("no")
             return super().book(seat)
 
-    result = await execute(
-        Failing, SavesRouter(), Scripted(SCRIPT), max_retries=1, state_columns=("in_doubt",)
-    )
+    result = await execute(Failing, SavesRouter(), Scripted(SCRIPT), "in_doubt", max_retries=1)
     assert (result["reward"], result["state"]) == (5.0, {"in_doubt": [3]})
     assert Failing.booked == [1, 2, 3, 4, 5]
 
@@ -272,52 +263,24 @@ async def test_methods_that_are_coroutines_save_and_restore_on_the_loop():
     assert (await execute(OnLoop, again, Scripted(["!"])))["reward"] == 1.0
 
 
-class Asks:
-    """A rollout begins with a question."""
-
-    resumable: Any = True
-
-    def reset(self) -> str:
-        return "?"
-
-
-class OnlySnapshot(Asks):
-    def snapshot(self) -> int:
-        return 0
-
-
-class OnlyRestore(Asks):
-    def restore(self, state: int) -> None:
-        pass
-
-
-class TakesNothing(OnlySnapshot):
-    def restore(self) -> None:
-        pass
-
-
-class NoMethod(OnlyRestore):
-    snapshot = 3
-
-
-class Maybe(Asks):
-    resumable = "yes"
+SNAPSHOT, RESTORE = {"snapshot": lambda self: 0}, {"restore": lambda self, state: None}
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("members", "told"),
     [
-        (Asks, "Asks has resumable = True and no method snapshot: it needs snapshot"),
-        (OnlySnapshot, "OnlySnapshot has resumable = True and no method restore"),
-        (OnlyRestore, "OnlyRestore has resumable = True and no method snapshot"),
-        (TakesNothing, "the name restore is reserved for a method that is called as restore"),
-        (NoMethod, "NoMethod.snapshot must be a method, not int"),
-        (Maybe, "resumable must be True or False, not 'yes'"),
+        ({}, "Asks has resumable = True and no method snapshot: it needs snapshot()"),
+        (SNAPSHOT, "Asks has resumable = True and no method restore"),
+        (RESTORE, "Asks has resumable = True and no method snapshot"),
+        (SNAPSHOT | {"restore": lambda self: None}, "is called as restore(state), and is no tool"),
+        (RESTORE | {"snapshot": 3}, "Asks.snapshot must be a method, not int"),
+        ({"resumable": "yes"}, "resumable must be True or False, not 'yes'"),
     ],
 )
-def test_class_that_says_resumable_and_is_not_is_refused_by_name(kind: type, told: str):
-    with pytest.raises(ConfigError, match=told.replace("(", r"\(")):
-        load(kind)
+def test_class_that_says_resumable_and_is_not_is_refused_by_name(members: Any, told: str):
+    reset = {"reset": lambda self: "?"}
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load(type("Asks", (), {"resumable": True, **reset, **members}))
 
 
 # -- the tokens of answers -----------------------------------------------------------

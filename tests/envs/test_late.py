@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from tests.envs.scripted import Scripted, a_rollout, calls
+from tests.envs import scripted
+from tests.envs.scripted import Scripted, calls
 from trio_envserve import EnvironmentUnavailable, foreign
-from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion
-from trio_envserve.models.registry import open_models
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import ExecutionContext, open_runner
+from trio_envserve.worker.runners import ExecutionContext
 
 
 def late_in(late_s: float) -> Late:
@@ -30,18 +28,13 @@ def late_in(late_s: float) -> Late:
 @asynccontextmanager
 async def running(environment: Any, model: Any):
     """A function that runs one input, late after so many seconds."""
-    async with open_models({"scripted": lambda endpoint: model}) as models:
-        async with open_runner(load(environment), threads=2, models=models) as runner:
+    async with scripted.running(environment, model) as asked:
 
-            async def run(late: float | Late, given: Any = None, **more: Any) -> Any:
-                asked: Any = {"kind": "rollout", "model_name": "m", **more}
-                request = RolloutRequest(input=given, endpoint="scripted", **asked)
-                moment = late if isinstance(late, Late) else late_in(late)
-                return await runner.run(
-                    request, request_id="r", context=ExecutionContext(late=moment)
-                )
+        async def run(late: float | Late, given: Any = None, **more: Any) -> Any:
+            moment = late if isinstance(late, Late) else late_in(late)
+            return await asked(given, context=ExecutionContext(late=moment), **more)
 
-            yield run
+        yield run
 
 
 class Slow(Scripted):
@@ -52,13 +45,25 @@ class Slow(Scripted):
         return await super().complete(messages, **how)
 
 
+class Never(Scripted):
+    """Says when an answer after its script is asked for and when that has ended, and gives none."""
+
+    def __init__(self, script: list[Any]) -> None:
+        super().__init__(script)
+        self.begun, self.ended = trio.Event(), trio.Event()
+
+    async def complete(self, messages: Any, **how: Any) -> Completion:
+        if len(self.asked) < len(self.script):
+            return await super().complete(messages, **how)
+        self.begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.ended.set()
+        raise AssertionError
+
+
 # -- what a rollout is told -------------------------------------------------------------
-
-
-def test_rollout_without_a_grace_is_never_late():
-    late = a_rollout().late
-    assert not late.is_set()
-    assert late.left_s() == math.inf
 
 
 async def test_rollout_is_late_at_its_moment_and_not_before(autojump_clock):
@@ -234,12 +239,6 @@ async def test_class_that_is_late_from_its_begin_has_no_reward(autojump_clock):
         assert "reward" not in each
 
 
-async def test_class_that_ends_in_time_says_how(autojump_clock):
-    async with running(Stepper, Slow([*STEPS[:2], "done"])) as run:
-        result = await run(60.0)
-    assert (result["stop"], result["reward"]) == ("answer", 2.0)
-
-
 async def test_answer_that_came_before_the_moment_is_no_late_one(autojump_clock):
     """The reward took until after it."""
 
@@ -272,48 +271,26 @@ async def test_tool_under_way_is_ended_and_those_after_it_are_not_called(
 
 @pytest.mark.parametrize("environment", [Stepper, OnAsyncio])
 async def test_model_call_under_way_is_ended_on_each_loop(environment: Any, soon: Late):
-    begun, ended = trio.Event(), trio.Event()
-
-    class Never(Scripted):
-        async def complete(self, messages: Any, **how: Any) -> Completion:
-            if len(messages) == 1:
-                return await super().complete(messages, **how)
-            begun.set()
-            try:
-                await trio.sleep_forever()
-            finally:
-                ended.set()
-            raise AssertionError
-
-    async with running(environment, Never([calls(("step", {"n": 1}))])) as run:
+    model = Never([calls(("step", {"n": 1}))])
+    async with running(environment, model) as run:
         with trio.fail_after(60):
             result = await run(soon)
-            if begun.is_set():
-                await ended.wait()
+            if model.begun.is_set():
+                await model.ended.wait()
     assert (result["stop"], result["reward"]) == ("deadline", 1.0)
     assert result["usage"]["calls"] == 1
 
 
 @pytest.mark.parametrize("environment", [Stepper, OnAsyncio])
 async def test_cancelling_a_rollout_with_a_grace_reaches_its_model_call(environment: Any):
-    asked, ended = trio.Event(), trio.Event()
-
-    class Never(Scripted):
-        async def complete(self, messages: Any, **how: Any) -> Completion:
-            asked.set()
-            try:
-                await trio.sleep_forever()
-            finally:
-                ended.set()
-            raise AssertionError
-
-    async with running(environment, Never([])) as run:
+    model = Never([])
+    async with running(environment, model) as run:
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run, 1000.0)
-                await asked.wait()
+                await model.begun.wait()
                 nursery.cancel_scope.cancel()
-            await ended.wait()
+            await model.ended.wait()
 
 
 async def test_error_of_the_model_is_the_one_that_it_was(autojump_clock):

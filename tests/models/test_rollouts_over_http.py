@@ -12,6 +12,7 @@ import trio
 from tests.cli.commands import run as run_command
 from tests.cli.commands import until
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
+from tests.envs.scripted import running
 from tests.models.helpers import HANG_S
 from trio_envserve import open_client, open_server
 from trio_envserve.cli.evaluate import _waits
@@ -19,7 +20,7 @@ from trio_envserve.cli.render import tables_text
 from trio_envserve.cli.status import oldest, slow_table, status_tables
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.models import ContextFull, ModelError, open_models
+from trio_envserve.models import ContextFull, open_models
 from trio_envserve.models.endpoints import Endpoint as EndpointRecord
 from trio_envserve.models.http import HttpModel, _Wait
 from trio_envserve.models.interface import AskingRollout
@@ -104,17 +105,11 @@ class Stepper:
 async def asking(environment, endpoint, threads=2):
     """A function that runs a rollout of an environment that asks this endpoint."""
     with trio.fail_after(HANG_S):
-        async with (
-            serve(endpoint) as url,
-            open_runner(load(environment), threads=threads) as runner,
-        ):
+        async with serve(endpoint) as url, running(environment, threads=threads) as asked:
 
-            async def run(request_id="a", **sampling_args):
-                request = RolloutRequest(
-                    kind="rollout", input="go", endpoint=url, model_name="m",
-                    sampling_args={"return_token_ids": True, "logprobs": True, **sampling_args},
-                )  # fmt: skip
-                return await runner.run(request, request_id=request_id)
+            async def run(request_id="a", **sampling):
+                args = {"return_token_ids": True, "logprobs": True, **sampling}
+                return await asked("go", endpoint=url, request_id=request_id, sampling_args=args)
 
             yield run
 
@@ -183,15 +178,6 @@ async def test_a_rollout_that_is_cancelled_closes_its_request(shape):
     assert all(seen.closed for seen in endpoint.asks)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_model_that_refuses_is_the_rollouts_failure(shape):
-    endpoint = Endpoint(lambda ask: Status(404, b'{"message": "no model m"}'))
-    async with asking(shape(), endpoint) as run:
-        with pytest.raises(EnvironmentFailure, match="answered 404: no model m") as caught:
-            await run()
-    assert isinstance(caught.value.__cause__, ModelError)
-
-
 @pytest.mark.slow
 async def test_requests_that_the_endpoint_saw_are_turns_and_counted_retries():
     def answer(ask):
@@ -258,7 +244,9 @@ async def test_eval_asks_a_named_endpoint_and_writes_its_key_nowhere(tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("shape", ["arithmetic", "tests.models.test_rollouts_over_http:InThread"])
+@pytest.mark.parametrize(
+    "shape", ["arithmetic", "tests.models.test_rollouts_over_http:AsksInThreads"]
+)
 async def test_where_a_rollout_stood_was_a_line_of_the_http_library(shape):
     wait = trio.Event()
     endpoint = Endpoint(lambda ask: Reply("1", until=wait))
@@ -276,11 +264,6 @@ async def test_where_a_rollout_stood_was_a_line_of_the_http_library(shape):
             assert "waits=" not in shown
             assert (await _waits(client)).startswith("for the model, ")
             wait.set()
-
-
-class InThread:
-    def run_rollout(self, rollout):
-        return rollout.ask_sync([{"role": "user", "content": "?"}]).text
 
 
 # -- a limit over all workers ----------------------------------------------------------
