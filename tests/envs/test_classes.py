@@ -22,7 +22,6 @@ from trio_envserve.envs import classes, load
 from trio_envserve.envs.conversation import tagged, without
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.methods_asyncio import AsyncioMethods
-from trio_envserve.envs.rewards import ScorerFailed
 from trio_envserve.evals.records import scores_of
 from trio_envserve.models.interface import Completion, ModelError
 from trio_envserve.worker.failures import EnvironmentFailure, code_of, describe_exception
@@ -89,14 +88,6 @@ class EchoToolEnv:
         return message
 
 
-async def test_trls_rows_have_the_prompt_and_the_arguments_of_reset():
-    row = {"prompt": [{"role": "user", "content": "Count to 4."}], "target": 4}
-    result, model = await one(RowEnv, [calls(("increment", {"step": 4})), "4"], row)
-    assert result["reward"] == 1.0
-    assert model.asked[0] == row["prompt"]
-    assert [message["role"] for message in model.asked[1]] == ["user", "assistant", "tool"]
-
-
 ABSENT = object()
 
 
@@ -153,8 +144,6 @@ class Picture:
 class Hostile:
     """Tools that do what tools do."""
 
-    closed = 0
-
     def __init__(self):
         self.done = []
 
@@ -169,10 +158,6 @@ class Hostile:
         """Raise."""
         raise KeyError
 
-    def exits(self) -> str:
-        """Exit."""
-        raise SystemExit(4)
-
     def count(self, timeout_s: int, method: int = 0, name: str = "") -> int:
         """Count, with arguments named as those of a loop might be."""
         self.done.append(timeout_s)
@@ -182,7 +167,7 @@ class Hostile:
         return len(self.done)
 
     def close(self):
-        type(self).closed += 1
+        pass
 
 
 def told(result, number=0):
@@ -195,7 +180,7 @@ def told(result, number=0):
     [
         (("raises", {}), "Game over."),
         (("raises_nothing_to_say", {}), "KeyError"),
-        (("cuont", {}), "there is no tool 'cuont'; did you mean 'count'? (tools: count, exits"),
+        (("cuont", {}), "there is no tool 'cuont'; did you mean 'count'? (tools: count, raises"),
         (("functions.count", {"timeout_s": 1}), "there is no tool 'functions.count'"),
         (("reset", {}), "there is no tool 'reset'"),
         (("close", {}), "there is no tool 'close'"),
@@ -458,11 +443,54 @@ async def test_asyncio_code_on_trio_is_no_mistake_of_the_models():
     assert 'set backend = "asyncio"' in str(caught.value.exception.__notes__)
 
 
-async def test_a_tool_that_exits_fails_the_rollout_and_is_cleaned_up():
-    before = Hostile.closed
-    with pytest.raises(EnvironmentFailure, match="SystemExit: 4"):
-        await one(Hostile, [calls(("exits", {}))])
-    assert Hostile.closed == before + 1
+class Failing:
+    """Raises ``error`` in one of its methods, and is closed all the same."""
+
+    def __init__(self, where, error):
+        self.where, self.error = where, error
+
+    def reset(self):
+        self._down("reset")
+        return "?"
+
+    def ask(self) -> str:
+        """Ask the sandbox."""
+        self._down("tool")
+        return ""
+
+    def get_reward(self):
+        self._down("reward")
+
+    def close(self):
+        raise OSError("it was closed")
+
+    def _down(self, here):
+        if here == self.where:
+            raise self.error
+
+
+DOWN = EnvironmentUnavailable("the sandboxes are down")
+DOWN_CODE = "environment-unavailable"
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "code", "told"),
+    [
+        ("reset", RuntimeError("no sandbox"), "rollout-failed", "RuntimeError: no sandbox"),
+        ("tool", SystemExit(4), "rollout-failed", "SystemExit: 4"),
+        ("reward", KeyError(7), "scorer-failed", "get_reward() raised KeyError: 7"),
+        # A tool's was told the model, and a reward's was put down to the scorer.
+        *((where, DOWN, DOWN_CODE, "sandboxes are down") for where in ("reset", "tool", "reward")),
+    ],
+)
+async def test_method_that_raises_fails_the_rollout_and_the_object_is_closed(
+    where, error, code, told, caplog
+):
+    with pytest.raises(EnvironmentFailure) as caught:
+        await one(Failing, [calls(("ask", {})), "."], where=where, error=error)
+    assert told in str(caught.value)
+    assert code_of(caught.value) == code
+    assert "Failing.close() failed: OSError: it was closed" in caplog.text
 
 
 async def test_an_object_that_was_made_while_the_rollout_was_cancelled_is_closed():
@@ -492,19 +520,6 @@ async def test_an_object_that_was_made_while_the_rollout_was_cancelled_is_closed
             scope.cancel()
             release.set()
     assert len(closed) == 1
-
-
-async def test_a_failing_reset_is_the_failure_and_closes(caplog):
-    class Broken:
-        def reset(self):
-            raise RuntimeError("no sandbox")
-
-        def close(self):
-            raise OSError("not open")
-
-    with pytest.raises(EnvironmentFailure, match="RuntimeError: no sandbox"):
-        await one(Broken, ["."])
-    assert "Broken.close() failed: OSError: not open" in caplog.text
 
 
 async def test_a_close_in_a_thread_ends_before_its_rollout(monkeypatch, caplog):
@@ -602,18 +617,6 @@ async def test_rollout_whose_turns_ran_out_has_the_reward_that_its_author_says(g
     assert {key: result[key] for key in kept if key in result} == UNFINISHED[given]
     assert result["stop"] == "max_turns"
     assert scores_of(result)[0] == UNFINISHED[given].get("reward")
-
-
-async def test_get_reward_that_raises_is_a_scorer_that_failed():
-    class Scored(IncrementEnv):
-        def get_reward(self) -> float:
-            return 1 / 0
-
-    with pytest.raises(EnvironmentFailure) as caught:
-        await one(Scored, ["."])
-    failed = caught.value.exception
-    assert isinstance(failed, ScorerFailed)
-    assert str(failed) == "get_reward() raised ZeroDivisionError: division by zero"
 
 
 async def test_an_answer_that_was_cut_off_says_so():
@@ -1091,33 +1094,6 @@ def test_tools_and_arguments_may_be_named_like_attributes_and_options():
     ]  # fmt: skip
     assert found.environment.options.max_turns == 16
     assert found.environment.options.tool_timeout_s == 2
-
-
-@pytest.mark.parametrize("where", ["reset", "tool", "reward"])
-async def test_environment_that_says_it_is_not_its_fault_fails_with_that_code(where):
-    """A tool's was told the model, and a reward's was put down to the scorer."""
-
-    class Down:
-        def reset(self):
-            self.down("reset")
-            return "?"
-
-        def ask(self) -> str:
-            """Ask the sandbox."""
-            self.down("tool")
-            return ""
-
-        def get_reward(self):
-            self.down("reward")
-
-        def down(self, here: str) -> None:
-            """Raise."""
-            if here == where:
-                raise EnvironmentUnavailable("the sandboxes are down")
-
-    with pytest.raises(EnvironmentFailure) as caught:
-        await one(Down, [calls(("ask", {})), "."])
-    assert code_of(caught.value.exception) == "environment-unavailable"
 
 
 def test_method_of_a_task_that_is_cancelled_twice_is_waited_for():
