@@ -248,55 +248,21 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         }}),
         Ends(ContextFull, "longer than the model's context length", 400, "BadRequestError"),
     ),
-    # -- the context is full
-    "vLLM: full": (
-        plain({"error": {
-            "message": "This model's maximum context length is 4096 tokens. However, you requested "
-            "5000 tokens (4000 in the messages, 1000 in the completion).",
-            "type": "BadRequestError", "param": None, "code": 400,
-        }}, 400),
-        Ends(ContextFull, "answered 400: This model's", 400, "BadRequestError"),
-    ),
-    "vLLM since 0.14: full": (
-        plain({"error": {
-            "message": "You passed 4097 input tokens and requested 1 output tokens. However, the "
-            "model's context length is only 4096 tokens.",
-            "type": "BadRequestError", "param": "input_tokens", "code": 400,
-        }}, 400),
-        Ends(ContextFull, "context length is only", 400, "BadRequestError"),
-    ),
-    "vLLM of old: full": (
-        plain({"object": "error", "message": "This model's maximum context length is 4096 tokens.",
-               "type": "BadRequestError", "param": None, "code": 400}, 400),
-        Ends(ContextFull, "maximum context length", 400, "BadRequestError"),
-    ),
-    "SGLang: full": (
-        plain({"object": "error", "message": "Requested token count exceeds the model's maximum "
-               "context length of 4096 tokens.", "type": "BadRequest", "code": 400}, 400),
-        Ends(ContextFull, "maximum context length", 400, "BadRequest"),
-    ),
+    # -- the context is full; the rest of these is in FULL
     "OpenAI: full": (
         plain({"error": {"message": "Your input is too long.", "type": "invalid_request_error",
                "param": "messages", "code": "context_length_exceeded"}}, 400),
         Ends(ContextFull, "too long", 400, "context_length_exceeded"),
     ),
-    "llama.cpp: full": (
-        plain({"error": {"code": 400, "message": "request (5000 tokens) exceeds the available "
-               "context size (4096 tokens), try increasing it", "type": "exceed_context_size_error",
-               "n_prompt_tokens": 5000, "n_ctx": 4096}}, 400),
-        Ends(ContextFull, "available context size", 400, "exceed_context_size_error"),
+    "llama.cpp: full, by its code": (
+        plain({"error": {"message": "no", "type": "exceed_context_size_error", "code": 400}}, 400),
+        Ends(ContextFull, "answered 400: no", 400, "exceed_context_size_error"),
     ),
     "TGI: full": (
         plain({"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= "
                "4096. Given: 4000 `inputs` tokens and 512 `max_new_tokens`",
                "error_type": "validation"}, 422),
         Ends(ContextFull, "max_new_tokens", 422, "validation"),
-    ),
-    "TensorRT-LLM: full": (
-        plain({"object": "error", "message": "The sum of prompt length (5000.0), query length (0) "
-               "should not exceed max_num_tokens (4096)", "type": "BadRequestError",
-               "param": None, "code": 400}, 400),
-        Ends(ContextFull, "max_num_tokens", 400, "BadRequestError"),
     ),
     "Ollama: full": (
         plain({"error": {"message": "the input length exceeds the context length"}}, 500),
@@ -315,7 +281,33 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
                "type": "tokens", "code": "rate_limit_exceeded"}}, 413),
         Ends(ModelError, "tokens per minute", 413, "rate_limit_exceeded"),
     ),
+    # -- what else is no completion
+    "another status": (Status(500, b"oh\x00\n no"), Ends(ModelError, "answered 500: oh no")),
+    "FastAPI: what is wrong": (
+        plain({"detail": [{"loc": 1}]}, 422), Ends(ModelError, 'answered 422: [{"loc": 1}]'),
+    ),
+    "FastAPI: a text": (plain({"detail": "no"}, 403), Ends(ModelError, "answered 403: no")),
+    "a form of its own": (plain({"a": 1}, 403), Ends(ModelError, 'answered 403: {"a": 1}')),
+    "a page": (
+        Status(200, b"<html>\n<h1>Sign in</h1></html>", {"content-type": "text/html"}),
+        Ends(ModelError, "no completion: the answer is not JSON: <html> <h1>Sign in</h1></html>"),
+    ),
+    "a list": (Status(200, b"[1]", JSON), Ends(ModelError, "not an object")),
+    "lists in lists": (Status(200, b"[" * 100_000, JSON), Ends(ModelError, "not JSON")),
+    "a pause that is too long": (
+        Status(429, headers={"retry-after": "9999"}), Ends(ModelError, "asks to wait for 9999 s"),
+    ),
+    "another address": (
+        Status(307, headers={"location": "http://else"}), Ends(ModelError, "at 'http://else'"),
+    ),
     # -- numbers
+    "fewer log-probabilities than tokens": (
+        plain(whole(token_ids=[1, 2], logprobs=logprobs(-1.0))),
+        Ends(BrokenNumbers, "1 log-probabilities for 2 tokens"),
+    ),
+    "a token of 41 bits": (
+        plain(whole(token_ids=[2**40])), Ends(ModelError, "not integers of 32 bits"),
+    ),
     "NaN": (
         plain(whole(logprobs=logprobs(-0.5, math.nan))), Again(BrokenNumbers, "that is nan"),
     ),
@@ -515,13 +507,36 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
 }  # fmt: skip
 
 
+FULL = {
+    "vLLM": "This model's maximum context length is 4096 tokens. However, you requested 5000 "
+    "tokens (4000 in the messages, 1000 in the completion).",
+    "vLLM since 0.14": "You passed 4097 input tokens and requested 1 output tokens. However, the "
+    "model's context length is only 4096 tokens.",
+    "SGLang": "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+    "llama.cpp": "request (5000 tokens) exceeds the available context size (4096 tokens), try "
+    "increasing it",
+    "TensorRT-LLM": "The sum of prompt length (5000.0), query length (0) should not exceed "
+    "max_num_tokens (4096)",
+}
+"""The words of engines for a conversation that is too long, which come in two forms."""
+for engine, words in FULL.items():
+    about = {"message": words, "type": "BadRequestError", "param": None, "code": 400}
+    expected = Ends(ContextFull, f"answered 400: {words}", 400, "BadRequestError")
+    ANSWERS[f"{engine}: full"] = plain({"error": about}, 400), expected
+    ANSWERS[f"{engine}: full, as of old"] = plain({"object": "error", **about}, 400), expected
+
+
 def in_a_stream(answer: Status) -> Status | None:
     """A whole answer as the events of a stream: its role, all that it says, its end."""
     try:
         body = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if len(body.get("choices", ())) != 1 or "message" not in body["choices"][0]:
+    if (
+        not isinstance(body, dict)
+        or len(body.get("choices", ())) != 1
+        or "message" not in body["choices"][0]
+    ):
         return None
     beside = {name: value for name, value in body.items() if name != "choices"}
     (choice,) = body["choices"]

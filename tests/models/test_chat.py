@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from trio_envserve.models.chat import (
     ChatProblem,
     StreamReader,
-    error_text,
     excerpt,
     read_answer,
     request_body,
@@ -116,16 +115,6 @@ def test_an_id_that_is_no_text_is_none():
     reader.feed(b"data: " + event(tool_calls=[{"id": {"x": 1}}, {"id": [1]}]) + b"\n\n")
 
 
-def test_arguments_are_an_object_or_told_to_the_model():
-    given = [
-        {"id": "a", "function": {"name": "f", "arguments": args}} for args in ({"x": 1}, "[1]")
-    ]
-    right, wrong = calls_of(*given)
-    assert right.parsed() == {"x": 1}
-    with pytest.raises(ValueError, match="the arguments of f must be a JSON object"):
-        wrong.parsed()
-
-
 def test_sampling_arguments_come_before_the_endpoints_own_fields():
     endpoint = Endpoint(url="http://x", model="own", body={"seed": 1, "top_p": 0.5}, stream=True)
     request = request_body(endpoint, [{"role": "user", "content": "\ud800"}], "", {"seed": 2})
@@ -138,18 +127,6 @@ def test_sampling_arguments_come_before_the_endpoints_own_fields():
     assert not request.stream
     assert body["model"] == "other"
     assert "stream" not in body
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ({"error": {"message": "m", "code": 1}}, "m"), ({"error": "m"}, "m"),
-        ({"object": "error", "message": "m"}, "m"), ({"detail": "m"}, "m"),
-        ({"detail": [{"loc": 1}]}, '[{"loc": 1}]'), ({"a": 1}, '{"a": 1}'),
-    ],
-)  # fmt: skip
-def test_the_message_of_an_error_is_found(body, text):
-    assert error_text(body) == text
 
 
 def test_an_excerpt_is_one_short_line():

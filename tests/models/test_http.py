@@ -159,31 +159,6 @@ async def test_a_call_that_was_not_answered_is_sent_again_and_counted(fault, str
     assert endpoint.asks[0].body == endpoint.asks[2].body
 
 
-HTML = Status(200, b"<html>\n<h1>Sign in</h1></html>", {"content-type": "text/html"})
-FINAL = {
-    "400": (Status(400), "answered 400: scripted"),
-    "500": (Status(500, b"oh\x00\n no"), "answered 500: oh no"),
-    "HTML": (HTML, "gave no completion: the answer is not JSON: <html> <h1>Sign in</h1></html>"),
-    "a list": (Status(200, b"[1]"), "not an object"),
-    "deep": (Status(200, b"[" * 100_000), "not JSON"),
-    "too long": (Status(429, headers={"retry-after": "9999"}), "asks to wait for 9999 s"),
-    "redirect": (Status(307, headers={"location": "http://else"}), "called at 'http://else'"),
-    "unequal": (
-        Reply("x", token_ids=[1, 2], logprobs=[-1.0]), "1 log-probabilities for 2 tokens",
-    ),
-    "no ids": (Reply("x", token_ids=[2**40]), "not integers of 32 bits"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("answer", "told"), FINAL.values(), ids=FINAL)
-async def test_any_other_answer_ends_the_call_with_its_reason(answer, told):
-    endpoint = scripted(answer)
-    async with served(endpoint) as model:
-        with pytest.raises(ModelError, match=told) as caught:
-            await ask(model, **EVERY_TOKEN)
-    assert caught.value.requests == len(endpoint.asks) == 1
-
-
 async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkeypatch):
     # It is asked as often as it takes a busy machine to start one.
     monkeypatch.setattr(patience, "FIRST_ANSWER_S", HANG_S)
