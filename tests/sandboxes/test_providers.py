@@ -22,21 +22,12 @@ from trio_envserve.sandboxes.interface import SandboxDied, SandboxUnavailable
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("name", NAMES)]
 
 
-async def test_a_command_gives_status_and_outputs(name: str):
+async def test_a_command_gives_status_and_outputs_or_says_why_it_cannot_start(name: str):
     async with created(name) as (sandbox, _, _):
         ended = await sandbox.run(shell("cat; echo of >&2; exit 3", input=b"\xff\0 in"))
         assert ended == (3, b"\xff\0 in", b"of\n", 0, 0, "")
-
-
-async def test_a_command_has_its_folder_and_its_variables(name: str):
-    async with created(name) as (sandbox, _, _):
-        assert await told(sandbox, "pwd; echo $LAND", cwd="/tmp", env={"LAND": "ä b"}) == (
-            "/tmp\nä b\n"
-        )
-
-
-async def test_a_command_that_cannot_start_says_why(name: str):
-    async with created(name) as (sandbox, _, _):
+        here = await told(sandbox, "pwd; echo $LAND", cwd="/tmp", env={"LAND": "ä b"})
+        assert here == "/tmp\nä b\n"
         missing = await sandbox.run(command("nosuch"))
         nowhere = await sandbox.run(command("ls", cwd="/nosuch"))
         assert (missing.returncode, nowhere.returncode) in ((127, 126), (127, 127))
@@ -92,29 +83,15 @@ async def test_a_fork_bomb_has_no_more_processes_than_the_limit(name: str):
         assert alive.stdout.count(b"\n") <= 16 + 3  # process 1, what it waits with, the last one
 
 
-async def test_no_network_is_reached(name: str):
-    async with created(name) as (sandbox, _, _):
-        assert (await told(sandbox, "cat /proc/net/dev")).count(":") == 1
-        assert "lo:" in await told(sandbox, "cat /proc/net/dev")
-
-
-async def test_no_process_of_the_machine_is_seen(name: str):
-    async with created(name) as (sandbox, _, _):
-        assert len((await told(sandbox, "ls -d /proc/[0-9]*")).split()) < 6
-
-
-async def test_no_variable_of_the_server_is_seen(name: str, monkeypatch: pytest.MonkeyPatch):
+async def test_no_network_process_or_variable_of_the_machine_is_seen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("SECRET_OF_A_SERVER", "hidden-value")
     async with created(name) as (sandbox, _, _):
+        devices = await told(sandbox, "cat /proc/net/dev")
+        assert (devices.count(":"), devices.count("lo:")) == (1, 1)
+        assert len((await told(sandbox, "ls -d /proc/[0-9]*")).split()) < 6
         assert "hidden-value" not in await told(sandbox, "env; cat /proc/*/environ")
-
-
-async def test_a_destroyed_sandbox_is_told_as_dead(name: str):
-    provider = provider_or_skip(name)
-    async with created(name) as (sandbox, sandbox_name, handle):
-        await trio.to_thread.run_sync(provider.destroy, sandbox_name, handle)
-        with pytest.raises(SandboxDied):
-            await sandbox.run(command("true"))
 
 
 async def test_a_sandbox_that_dies_ends_the_command_under_way(name: str):
@@ -128,13 +105,14 @@ async def test_a_sandbox_that_dies_ends_the_command_under_way(name: str):
                 await trio.to_thread.run_sync(provider.destroy, sandbox_name, handle)
 
 
-async def test_destroy_may_be_called_again_and_for_what_never_was(name: str):
+async def test_destroyed_sandbox_is_told_as_dead_and_may_be_destroyed_again(name: str):
     provider = provider_or_skip(name)
-    async with created(name) as (_, sandbox_name, handle):
-        await trio.to_thread.run_sync(provider.destroy, sandbox_name, handle)
-        await trio.to_thread.run_sync(provider.destroy, sandbox_name, handle)
-        await trio.to_thread.run_sync(provider.destroy, sandbox_name, None)
-        await trio.to_thread.run_sync(provider.destroy, new_name(), None)
+    async with created(name) as (sandbox, own, handle):
+        await trio.to_thread.run_sync(provider.destroy, own, handle)
+        with pytest.raises(SandboxDied):
+            await sandbox.run(command("true"))
+        for again in ((own, handle), (own, None), (new_name(), None)):  # the last never was
+            await trio.to_thread.run_sync(provider.destroy, *again)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 10])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.sandboxes.provided import provider_or_skip, spec_for
+from tests.sandboxes.provided import provider_or_skip
 from trio_envserve.commands import CompletedProcess, CutOutput
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs.interface import Rollout
@@ -204,7 +204,3 @@ def test_a_result_is_told_in_words():
         "a\n[it was killed at its limit of memory]"
     )
     assert CompletedProcess(0, b"abyz", b"", stdout_cut=9).text == "ab\n[... 9 bytes cut ...]\nyz"
-
-
-def test_a_spec_for_tests_is_one():
-    assert spec_for("bubblewrap").image is None
