@@ -47,45 +47,35 @@ WRONG = {
     "not TOML": ("x = ", "e.toml is not TOML"),
     "no table": ('url = "http://x"', "url stands outside of a table"),
     "no url": ("[a]", r"\[a\] needs a url"),
-    "unknown": ('[a]\nurl = "http://x"\nmodell = "m"', "'modell'; did you mean 'model'"),
-    "a key": ('[a]\nurl = "http://x"\napi_key = "sk-1"', "environment variable, and its name"),
-    "a key as name": ('[a]\nurl = "http://x"\nkey_env = "sk-1"', "not the key"),
     "a scheme": ('[a]\nurl = "ftp://x"', "http://HOST:PORT/v1, not 'ftp://x'"),
-    "two of them": ('[a]\nurl = "http://x"\nurls = ["http://y"]', "a url, or a list of urls"),
     "no list": ('[a]\nurls = "http://x"', "urls is a list of texts"),
-    "a word of keep": ('[a]\nurl = "http://x"\nkeep = "all"', "keep is one of tools, always, n"),
-    "a field of a header": (
-        '[a]\nurl = "http://x"\nheaders = { X-S = "{rolout}" }',
-        "unknown field {rolout}; did you mean 'rollout'",
-    ),
-    "half a field": ('[a]\nurl = "http://x"\nheaders = { X-S = "a{" }', "X-S has the unknown"),
-    "a field too much": ('[a]\nurl = "http://x"\nheaders = { X-S = "a}" }', "X-S has the unknown"),
-    "a key in a header": (
-        '[a]\nurl = "http://x"\nheaders = { Authorization = "Bearer sk-1" }',
-        "see key_env",
-    ),
-    "a header of ours": ('[a]\nurl = "http://x"\nheaders = { host = "y" }', "set by this package"),
-    "a header's name": ('[a]\nurl = "http://x"\nheaders = { "a b" = "y" }', "no name of a header"),
-    "a header's value": ('[a]\nurl = "http://x"\nheaders = { a = 1 }', "must be printable ASCII"),
     "a port": ('[a]\nurl = "http://x:99999"', "URL of a model is wrong"),
     "a password": ('[a]\nurl = "http://u:sk-1@x"', "user or password"),
     "a query": ('[a]\nurl = "http://x/?k=1"', "ends with its path"),
     "a space": ('[a]\nurl = "http://x y/v1"', "characters that none has"),
-    "a type": (
-        '[a]\nurl = "http://x"\nretries = "3"',
-        "a whole number, 0 or more, not '3'",
-    ),
-    "a flag": (
-        '[a]\nurl = "http://x"\nconcurrency = true',
-        "a whole number, 1 or more, not True",
-    ),
-    "zero": (
-        '[a]\nurl = "http://x"\nconcurrency = 0',
-        "a whole number, 1 or more, not 0",
-    ),
-    "no time": ('[a]\nurl = "http://x"\nwhole_s = 0', "whole_s is a number of seconds above 0"),
-    "nan": ('[a]\nurl = "http://x"\nwhole_s = nan', "whole_s is a number of seconds above 0"),
-    "no body": ('[a]\nurl = "http://x"\nbody = 1', "body is a table"),
+}
+BESIDE_A_URL = {
+    "unknown": ('modell = "m"', "'modell'; did you mean 'model'"),
+    "a key": ('api_key = "sk-1"', "environment variable, and its name"),
+    "a key as name": ('key_env = "sk-1"', "not the key"),
+    "two of them": ('urls = ["http://y"]', "a url, or a list of urls"),
+    "a word of keep": ('keep = "all"', "keep is one of tools, always, n"),
+    "a field of a header": ('headers = { X-S = "{rolout}" }', "{rolout}; did you mean 'rollout'"),
+    "half a field": ('headers = { X-S = "a{" }', "X-S has the unknown"),
+    "a field too much": ('headers = { X-S = "a}" }', "X-S has the unknown"),
+    "a key in a header": ('headers = { Authorization = "Bearer sk-1" }', "see key_env"),
+    "a header of ours": ('headers = { host = "y" }', "set by this package"),
+    "a header's name": ('headers = { "a b" = "y" }', "no name of a header"),
+    "a header's value": ("headers = { a = 1 }", "must be printable ASCII"),
+    "a type": ('retries = "3"', "a whole number, 0 or more, not '3'"),
+    "a flag": ("concurrency = true", "a whole number, 1 or more, not True"),
+    "zero": ("concurrency = 0", "a whole number, 1 or more, not 0"),
+    "no time": ("whole_s = 0", "whole_s is a number of seconds above 0"),
+    "nan": ("whole_s = nan", "whole_s is a number of seconds above 0"),
+    "no body": ("body = 1", "body is a table"),
+}
+WRONG |= {
+    name: (f'[a]\nurl = "http://x"\n{field}', told) for name, (field, told) in BESIDE_A_URL.items()
 }
 
 

@@ -19,8 +19,6 @@ from trio_envserve.trainers.samples import NO_LOGPROBS, NO_TOKENS
 from trio_envserve.trainers.trl import NothingToTrain, RolloutFunc, RolloutWorker, rollout_reward
 
 PAD = 7
-REQUIRED = {"prompt_ids", "completion_ids", "logprobs"}
-"""What TRL 1.16 requires of a rollout_func."""
 
 PROMPT = [{"role": "user", "content": "2 + 2?"}]
 
@@ -48,15 +46,7 @@ def trainer(**args: Any) -> Any:
 def rows_of(outcomes: Sequence[Outcome], **options: Any) -> dict[str, list[Any]]:
     client = cast(PlainClient, Client(outcomes))
     func = RolloutFunc("tcp://127.0.0.1:1", client=client, model="policy", **options)
-    rows = func([PROMPT] * len(outcomes), trainer())
-    assert rows.keys() >= REQUIRED
-    for ids, prompt, logprobs, mask in zip(
-        rows["completion_ids"], rows["prompt_ids"], rows["logprobs"], rows["env_mask"], strict=True
-    ):
-        assert ids, "TRL looks at the last token of each row"
-        assert prompt
-        assert len(ids) == len(logprobs) == len(mask)
-    return rows
+    return func([PROMPT] * len(outcomes), trainer())
 
 
 # -- rollout_func -----------------------------------------------------------------
@@ -118,34 +108,27 @@ def test_step_without_any_rollout_to_train_on_says_why(outcome: Outcome, why: st
 
 
 def test_rollout_func_asks_with_the_trainer_s_sampling():
-    """Else its log-probabilities are of another distribution, without a word."""
+    """Else its log-probabilities are of another distribution, without a word.  vLLM takes what a
+    request does not say from the model's generation_config.json: what restricts nothing is said."""
     client = Client([made.answered()])
-    options: Any = {"sampling_args": {"max_tokens": 9, "stop": ["\n"]}, "key": "run-1"}
+    options: Any = {"sampling_args": {"repetition_penalty": 1.1, "stop": ["\n"]}, "key": "run-1"}
     func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy", **options)
     func([PROMPT], trainer(top_p=0.9, top_k=5, generation_kwargs={"ignore_eos": True}))
     assert client.options["sampling_args"] == {
-        "temperature": 0.8, "max_tokens": 9, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.0,
+        "temperature": 0.8, "max_tokens": 64, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.1,
         "stop": ["\n"], "ignore_eos": True,
     }  # fmt: skip
     assert client.options["model"] == "policy"
     func([PROMPT], trainer())
+    assert client.options["sampling_args"] == {
+        "temperature": 0.8, "max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.1,
+        "stop": ["\n"],
+    }, "and no seed, with which the members of a group would be equal"  # fmt: skip
     assert client.options["key"] == "run-1/train-5.1-0"
     evaluating = trainer()
     evaluating.model.training = False
     func([PROMPT], evaluating)
     assert client.options["key"] == "run-1/eval-5.0-0"
-
-
-def test_sampling_that_restricts_nothing_is_said_to_the_engine():
-    """vLLM takes what a request does not say from the model's generation_config.json: with a
-    top_p of 0.95 there, samples were of another distribution than the trainer's."""
-    client = Client([made.answered()])
-    func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy")
-    func([PROMPT], trainer())
-    asked = client.options["sampling_args"]
-    assert asked == {
-        "temperature": 0.8, "max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0,
-    }, "and no seed, with which the members of a group would be equal"  # fmt: skip
 
 
 def test_input_is_the_prompt_and_may_be_made_of_it():
