@@ -60,26 +60,25 @@ class ModelUsage:
 
     def answered(self, completion: Completion, took_s: float = 0.0) -> Completion:
         """Count an answer, and return it."""
-        if self._total is not None:
-            self._total.answered(completion, took_s)
-        with self._lock:
-            if self._took is not None:
-                self._took.add(took_s)
-            self.calls += 1
-            self.retries += completion.requests - 1
-            self.prompt_tokens += completion.prompt_tokens or 0
-            self.completion_tokens += completion.completion_tokens or 0
+        self._add(
+            took_s, calls=1, retries=completion.requests - 1,
+            prompt_tokens=completion.prompt_tokens or 0,
+            completion_tokens=completion.completion_tokens or 0,
+        )  # fmt: skip
         return completion
 
     def refused(self, error: ModelError, took_s: float = 0.0) -> None:
         """Count a call that was not answered."""
+        self._add(took_s, failed=1, retries=max(error.requests - 1, 0))
+
+    def _add(self, took_s: float, **counts: int) -> None:
         if self._total is not None:
-            self._total.refused(error, took_s)
+            self._total._add(took_s, **counts)
         with self._lock:
             if self._took is not None:
                 self._took.add(took_s)
-            self.failed += 1
-            self.retries += max(error.requests - 1, 0)
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
 
     def _resume(self, record: Mapping[str, Any]) -> None:
         """Go on from the counts of an earlier execution, which has counted them in its total."""
