@@ -10,7 +10,6 @@ another worker, or at the next server.  So it is a function at the top of a modu
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
 from ..core.limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES
+from .specs import module_of_file
 
 _LOADING = threading.Lock()
 """Held while a module is loaded from its file: ``exec_module`` has no lock of its own."""
@@ -203,15 +203,4 @@ def find_destroy(reference: str) -> Callable[[str, Any], Any]:
 def _load(name: str, file: str) -> ModuleType:
     """Load a module from a file, under the name that it had in the earlier worker."""
     with _LOADING:
-        if name in sys.modules:
-            return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or spec.loader is None:
-            raise LookupError(f"{file} is no module")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
+        return sys.modules[name] if name in sys.modules else module_of_file(name, file)

@@ -206,14 +206,21 @@ def _import_file(name: str) -> ModuleType:
             return known
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    found = importlib.util.spec_from_file_location(module_name, path)
+    return _imported(name, foreign.call(module_of_file, module_name, path))
+
+
+def module_of_file(name: str, path: str | Path) -> ModuleType:
+    """Load a module from a file, under this name.  Raises what its code raises, and ImportError."""
+    found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
-        raise ConfigError(f"{name} cannot be imported")
-    module = sys.modules[module_name] = importlib.util.module_from_spec(found)
-    ended = foreign.call(found.loader.exec_module, module)
-    if ended.error is not None:
-        del sys.modules[module_name]
-    return _imported(name, ended._replace(value=module))
+        raise ImportError(f"{path} is no module")
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _in_file(name: str) -> str:
