@@ -16,7 +16,6 @@ from trio_envserve.envs import load
 from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion, ContextFull
 from trio_envserve.models.saved_tokens import completions_of, plain_tokens
-from trio_envserve.models.tokens import segments
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.runners import ExecutionContext
 
@@ -286,14 +285,6 @@ def test_class_that_says_resumable_and_is_not_is_refused_by_name(members: Any, t
 # -- the tokens of answers -----------------------------------------------------------
 
 
-def test_tokens_of_answers_make_the_same_segments_when_they_are_back():
-    other = Completion("x", prompt_ids=ids(9, 9), response_ids=ids(3))  # begins a new segment
-    answers = [*SCRIPT[:5], other]
-    back = completions_of(plain_tokens(answers))
-    assert segments(back, 1.0) == segments(answers, 1.0)
-    assert len(segments(back, 1.0)["segments"]) == 2
-
-
 def test_tokens_that_a_prompt_repeats_are_kept_once():
     first = Completion("", prompt_ids=ids(1, 2), response_ids=ids(3))
     second = Completion("", prompt_ids=ids(1, 2, 3, 4), response_ids=ids(5))
@@ -301,12 +292,6 @@ def test_tokens_that_a_prompt_repeats_are_kept_once():
     assert [(each["shared"], len(each["prompt_ids"])) for each in plain] == [(0, 8), (3, 4)]
     back = completions_of(plain)
     assert [list(each.prompt_ids or ()) for each in back] == [[1, 2], [1, 2, 3, 4]]
-
-
-def test_answers_without_tokens_have_none_when_they_are_back():
-    answers = [Completion("a"), SCRIPT[0]]
-    back = completions_of(plain_tokens(answers))
-    assert segments(back) == segments(answers) == {}
 
 
 async def test_class_that_saves_beside_its_loop_is_told_what_to_do():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import values
 from trio_envserve.models.interface import BrokenNumbers, Completion
-from trio_envserve.models.tokens import segments, token_records
+from trio_envserve.models.saved_tokens import completions_of, plain_tokens
+from trio_envserve.models.tokens import TokenRecord, segments, token_records
 
 
 def ids(*numbers):
@@ -25,11 +26,18 @@ def turn(prompt, response, logprobs: list[float] | None = None, version=None, **
     )  # fmt: skip
 
 
+def records_of(turns: list[Completion], reward: float | None = None) -> list[TokenRecord]:
+    """The records of turns, which are the same if the turns were saved and read again."""
+    records = token_records(turns, reward)
+    assert token_records(completions_of(plain_tokens(turns)), reward) == records
+    return records
+
+
 @pytest.mark.parametrize(
     ("prompt", "at"), [([1, 2, 3, 5], 3), ([1, 2, 3], 3), ([], 0), ([9, 2, 3, 4, 5], 0)]
 )
 def test_a_prompt_that_does_not_extend_the_tokens_before_begins_a_segment_and_says_so(prompt, at):
-    first, second = token_records([turn([1, 2], [3, 4]), turn(prompt, [6])], reward=0.5)
+    first, second = records_of([turn([1, 2], [3, 4]), turn(prompt, [6])], reward=0.5)
     assert first.response_ids == ids(3, 4)
     assert second.prompt_ids == ids(*prompt)
     assert second.response_ids == ids(6)
@@ -42,7 +50,7 @@ def test_a_prompt_that_does_not_extend_the_tokens_before_begins_a_segment_and_sa
 
 def test_one_turn_without_log_probabilities_leaves_none_to_its_segment():
     turns = [turn([1], [2], [-1.0]), turn([1, 2], [3]), turn([7], [8], [-3.0])]
-    first, second = token_records(turns)
+    first, second = records_of(turns)
     assert first.logprobs is None
     assert second.logprobs == array.array("f", [-3.0])
 
@@ -55,7 +63,8 @@ def test_without_ids_from_the_endpoint_there_is_no_record():
 def test_a_result_has_segments_only_if_every_turn_has_ids():
     turns = [turn([1], [2]), turn([1, 2, 3], [4])]
     assert segments(turns, 0.5) == {"segments": token_records(turns, 0.5)}
-    assert segments([*turns, Completion("text")]) == segments([]) == {}
+    turns.append(Completion("text"))
+    assert segments(turns) == segments(completions_of(plain_tokens(turns))) == segments([]) == {}
 
 
 def test_lengths_that_differ_are_not_hidden():
@@ -73,7 +82,7 @@ def test_every_token_is_there_once_with_its_mask(plan):
         prompt = between if fresh else [*history, *between]
         turns.append(turn(prompt, response, [-float(token) for token in response]))
         history = [*prompt, *response]
-    records = token_records(turns)
+    records = records_of(turns)
     assert [record.turns[0] for record in records[1:]] == [r.turns[1] for r in records[:-1]]
     sampled = [
         token
@@ -94,7 +103,7 @@ def test_every_token_is_there_once_with_its_mask(plan):
 
 
 def test_a_record_travels_as_typed_arrays():
-    (record,) = token_records([turn([1], [2, 3], [-1.0, -0.5])], reward=1.0)
+    (record,) = records_of([turn([1], [2, 3], [-1.0, -0.5])], reward=1.0)
     back: Any = values.decode(values.encode(record))
     assert back["response_ids"].dtype == "int32"
     assert back["response_mask"].dtype == "uint8"
@@ -109,7 +118,7 @@ def test_versions_of_the_weights_are_marked_by_token():
         turn([1, 2, 3, 4, 9, 5], [6]),
         turn([1, 2, 3, 4, 9, 5, 6], [], version="9"),
     ]
-    (record,) = token_records(turns)
+    (record,) = records_of(turns)
     assert record.version_spans == ((0, 2, "7"), (2, 3, "8"), (4, 5, "8"))
     assert record.weight_versions == ("8", "8", None, "9")
 
@@ -120,7 +129,7 @@ def test_what_belongs_to_tokens_travels_with_them():
         turn([1, 2, 9], [3, 4], per_token={"routed_experts": [[0, 1], [2, 3]]}),
         turn([7], [8], per_token={"routed_experts": [[4]]}),
     ]
-    first, second = token_records(turns)
+    first, second = records_of(turns)
     assert first.per_token == {"routed_experts": [None, None, [0, 1], [2, 3]]}
     assert second.per_token == {"routed_experts": [[4]]}
     back: Any = values.decode(values.encode(first))
@@ -137,7 +146,7 @@ NUMBER = st.floats(width=32) | st.just(-1.0)
 def test_no_number_of_a_segment_is_infinite_or_none_at_all(plan, reward):
     turns = [turn([1] * n, [2] * len(row or ()), row) for n, row in enumerate(plan)]
     try:
-        records = token_records(turns, reward)
+        records = records_of(turns, reward)
     except BrokenNumbers:
         assert any(not math.isfinite(number) for row in plan for number in row or ())
         return
