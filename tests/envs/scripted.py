@@ -58,11 +58,10 @@ def calls(*wanted: tuple[str, Any], text: str = "") -> Completion:
 
 
 @asynccontextmanager
-async def running(environment: Any, model: Any = None, args: Any = None, threads: int = 2):
+async def running(environment: Any, model: Any = None, args: Any = None):
     """A function that runs one input; the model answers to the endpoint ``scripted``."""
     async with open_models({"scripted": lambda endpoint: model}) as models:
-        env = load(environment, args)
-        async with open_runner(env, threads=threads, models=models) as runner:
+        async with open_runner(load(environment, args), threads=2, models=models) as runner:
 
             async def run(
                 given: Any = None, *columns: str, endpoint: str = "scripted",

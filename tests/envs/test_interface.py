@@ -4,7 +4,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -151,12 +151,16 @@ async def test_a_completion_that_begins_with_the_prompt_has_it_already():
 
 
 class Counting(BlockingModel):
-    """A model that counts, on a loop and in a thread."""
+    """A model that counts, on a loop and in a thread, and keeps how it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
 
     async def complete(self, messages: Any, **how: Any) -> Completion:
-        return self.complete_sync(messages)
+        return self.complete_sync(messages, **how)
 
     def complete_sync(self, messages: Any, **how: Any) -> Completion:
+        self.asked.append((messages, how))
         return Completion(text="5", prompt_tokens=30, completion_tokens=4)
 
     async def aclose(self) -> None:
@@ -170,11 +174,13 @@ def noting(**always: notes.Plain) -> tuple[Rollout, list[notes.Note]]:
     return a_rollout(model=Counting(), note=write), kept
 
 
-async def test_model_calls_are_noted_by_themselves():
+async def test_model_calls_of_both_kinds_are_equal_and_noted_by_themselves():
     rollout, kept = noting()
-    await rollout.ask([])
-    rollout.ask_sync([])
+    await rollout.ask(ASKED, tools=[{"type": "function"}], reference="5")
+    rollout.ask_sync(ASKED, tools=[{"type": "function"}], reference="5")
     assert kept == [{"turn": 1, "tokens": 34}, {"turn": 2, "tokens": 68}]
+    how = {"name": "m", "sampling_args": {"tools": [{"type": "function"}]}, "reference": "5"}
+    assert cast("Counting", rollout.model).asked == [(ASKED, how)] * 2
 
 
 async def test_what_the_code_says_itself_stays_when_more_is_added():

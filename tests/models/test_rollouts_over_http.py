@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from tests.cli.commands import run as run_command
-from tests.cli.commands import until
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from tests.envs.scripted import running
 from tests.models.helpers import HANG_S
@@ -39,39 +38,16 @@ class Looks:
         messages = [{"role": "user", "content": str(rollout.input)}]
         answers = [await rollout.ask(messages, tools=[TOOL])]
         while answers[-1].tool_calls:
-            self.answer(messages, answers[-1])
+            messages.append(answers[-1].message)
+            for call in answers[-1].tool_calls:
+                seen = str(call.parsed()["at"])
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": seen})
             answers.append(await rollout.ask(messages, tools=[TOOL]))
-        return self.result(rollout, answers)
-
-    def answer(self, messages, completion):
-        messages.append(completion.message)
-        for call in completion.tool_calls:
-            seen = str(call.parsed()["at"])
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": seen})
-
-    def result(self, rollout, answers):
         reward = float(answers[-1].text)
         return {
             "reward": reward, "turns": len(answers), "usage": rollout.usage.to_record(),
             "tokens": token_records(answers, reward),
         }  # fmt: skip
-
-
-class LooksOnAsyncio(Looks):
-    backend = "asyncio"
-
-
-class LooksInThreads(Looks):
-    def run_rollout(self, rollout):
-        messages = [{"role": "user", "content": str(rollout.input)}]
-        answers = [rollout.ask_sync(messages, tools=[TOOL])]
-        while answers[-1].tool_calls:
-            self.answer(messages, answers[-1])
-            answers.append(rollout.ask_sync(messages, tools=[TOOL]))
-        return self.result(rollout, answers)
-
-
-SHAPES = [Looks, LooksOnAsyncio, LooksInThreads]
 
 
 def three_turns(ask):
@@ -102,14 +78,14 @@ class Stepper:
 
 
 @asynccontextmanager
-async def asking(environment, endpoint, threads=2):
+async def asking(environment, endpoint):
     """A function that runs a rollout of an environment that asks this endpoint."""
     with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, running(environment, threads=threads) as asked:
+        async with serve(endpoint) as url, running(environment) as asked:
 
-            async def run(request_id="a", **sampling):
+            async def run(**sampling):
                 args = {"return_token_ids": True, "logprobs": True, **sampling}
-                return await asked("go", endpoint=url, request_id=request_id, sampling_args=args)
+                return await asked("go", endpoint=url, sampling_args=args)
 
             yield run
 
@@ -150,10 +126,9 @@ async def test_thoughts_between_tool_calls_were_dropped_and_made_segments(stream
     assert "I think 3." in str(value["completion"])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_rollout_of_several_turns_with_tools(shape):
+async def test_a_rollout_of_several_turns_with_tools():
     endpoint = Endpoint(three_turns)
-    async with asking(shape(), endpoint) as run:
+    async with asking(Looks(), endpoint) as run:
         value = await run()
     assert value["reward"] == 2.01
     assert value["turns"] == len(endpoint.asks) == 3
@@ -163,19 +138,6 @@ async def test_a_rollout_of_several_turns_with_tools(shape):
     (record,) = value["tokens"]
     assert record.turns == (0, 3)
     assert sum(record.response_mask) == value["usage"]["completion_tokens"]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_rollout_that_is_cancelled_closes_its_request(shape):
-    endpoint = Endpoint(lambda ask: Reply(hold=True))
-    async with asking(shape(), endpoint, threads=20) as run:
-        async with trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(run, str(number))
-            await until(lambda: endpoint.waiting == 20)
-            nursery.cancel_scope.cancel()
-        await until(lambda: not endpoint.waiting)
-    assert all(seen.closed for seen in endpoint.asks)
 
 
 @pytest.mark.slow
@@ -276,10 +238,6 @@ class Asks:
         return (await rollout.ask([{"role": "user", "content": "go"}])).text
 
 
-class AsksOnAsyncio(Asks):
-    backend = "asyncio"
-
-
 class AsksInThreads:
     def run_rollout(self, rollout):
         return rollout.ask_sync([{"role": "user", "content": "go"}]).text
@@ -305,7 +263,7 @@ async def limited(environment, endpoint, most):
                 yield runner, ask
 
 
-@pytest.mark.parametrize("environment", [Asks, AsksOnAsyncio, AsksInThreads])
+@pytest.mark.parametrize("environment", [Asks, AsksInThreads])
 async def test_an_endpoint_has_no_more_requests_at_once_than_its_limit_over_all(environment):
     go, most = trio.Event(), 0
 
