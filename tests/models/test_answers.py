@@ -428,56 +428,11 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         called(STEP),
     ),
     # -- streamed tool calls
-    "OpenAI: pieces": (
-        calls(fragment(0, "a", "step", ""), fragment(0, None, None, '{"n"'),
-              fragment(0, None, None, ": 1}"), fragment(1, "b", "step", ""),
-              fragment(1, None, None, '{"n": 2}')),
-        called(STEP, NEXT),
-    ),
-    "vLLM, a named tool: an id and the name in each": (
-        calls(fragment(0, "a1", "step", ""), fragment(0, "a2", "step", '{"n"'),
-              fragment(0, "a3", "step", ": 1}"), fragment(0, "a4", "step", "")),
-        called(STEP),
-    ),
-    "vLLM of old: two calls under one index": (
-        calls(fragment(0, "a", "step", ""), fragment(0, "", None, '{"n": 1}'),
-              fragment(0, "b", "step", ""), fragment(0, "", None, '{"n": 2}')),
-        called(STEP, NEXT),
-    ),
-    "SGLang of old: the id in each, one index": (
-        calls(fragment(0, "0", "step", ""), fragment(0, "0", None, '{"n": 1}'),
-              fragment(0, "1", "step", ""), fragment(0, "1", None, '{"n": 2}')),
-        called(STEP, NEXT),
-    ),
-    "SGLang: the name is empty text in later ones": (
-        calls(fragment(0, "a", "step", ""), fragment(0, None, "", '{"n": '),
-              fragment(0, None, "", "1}")),
-        called(STEP),
-    ),
-    "the name is repeated": (
-        calls(fragment(0, "a", "step", ""), fragment(0, None, "step", '{"n"'),
-              fragment(0, None, "step", ": 1}")),
-        called(STEP),
-    ),
-    "id and name are repeated": (
-        calls(*(fragment(0, "a", "step", part) for part in ('{"n"', ": ", "1}"))), called(STEP),
-    ),
-    "a new id without a name in each": (
-        calls(fragment(0, "a", "step", '{"n"'), fragment(0, "b", None, ": "),
-              fragment(0, "c", None, "1}")),
-        called(STEP),
-    ),
     "Ollama: whole calls, all with the index 0": (
         calls(fragment(0, "a", *STEP), fragment(0, "b", *NEXT)), called(STEP, NEXT),
     ),
     "Gemini: no index": (
         calls(fragment(None, "a", *STEP), fragment(None, "b", *NEXT)), called(STEP, NEXT),
-    ),
-    "a proxy: no index, no id in later ones": (
-        calls(fragment(None, "a", "step", ""), fragment(None, "", None, '{"n"'),
-              fragment(None, "", None, ": 1}"), fragment(None, "b", "step", ""),
-              fragment(None, "", None, '{"n": 2}')),
-        called(STEP, NEXT),
     ),
     "one id for all": (
         calls(fragment(0, "a", *STEP), fragment(1, "a", *NEXT)), called(STEP, NEXT),
@@ -499,6 +454,14 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "two tools without arguments under one index": (
         calls(fragment(0, "a", "go", ""), fragment(0, "b", "step", "")),
         called(("go", ""), ("step", "")),
+    ),
+    "two tools without ids under one index": (
+        calls(fragment(0, None, "go", "{}"), fragment(0, None, *STEP)), called(("go", "{}"), STEP),
+    ),
+    "calls that take turns without an index": (
+        calls(fragment(None, "a", "go", "["), fragment(None, "b", "step", "{"),
+              fragment(None, "a", None, "]"), fragment(None, "b", None, "}")),
+        called(("go", "[]"), ("step", "{}")),
     ),
     "no tool's arguments are JSON": (
         calls(fragment(0, "a", "step", "n"), fragment(0, None, None, "=1")),
@@ -621,21 +584,34 @@ JSON_OBJECTS = st.dictionaries(
     ),
     max_size=3,
 ).map(json.dumps)
+
+
+def first(n: int, value: str, later: str | None = None) -> str | None:
+    return value if n == 0 else later
+
+
 MANNERS = {
     # For the number of a fragment of a call: its index, id and name.
-    "OpenAI": lambda call, n: (call, f"c{call}" if n == 0 else None, "go" if n == 0 else None),
-    "a new id each time": lambda call, n: (call, f"c{call}-{n}", "go"),
-    "repeated": lambda call, n: (call, f"c{call}", "go"),
-    "one index": lambda call, n: (0, f"c{call}" if n == 0 else "", "go" if n == 0 else ""),
-    "no index": lambda call, n: (None, f"c{call}" if n == 0 else None, "go" if n == 0 else None),
-}
+    "OpenAI": lambda call, n: (call, first(n, f"c{call}"), first(n, "go")),
+    "vLLM, a named tool: another id each time": lambda call, n: (call, f"c{call}-{n}", "go"),
+    "another id each time, without a name": lambda call, n: (call, f"c{call}-{n}", first(n, "go")),
+    "vLLM of old: one index": lambda call, n: (0, first(n, f"c{call}", ""), first(n, "go")),
+    "SGLang of old: one index, the id in each": lambda call, n: (0, f"{call}", first(n, "go")),
+    "SGLang: empty names": lambda call, n: (call, first(n, f"c{call}"), first(n, "go", "")),
+    "one index, nothing but empty": lambda call, n: (
+        0, first(n, f"c{call}", ""), first(n, "go", ""),
+    ),
+    "the name is repeated": lambda call, n: (call, first(n, f"c{call}"), "go"),
+    "id and name are repeated": lambda call, n: (call, f"c{call}", "go"),
+    "no index": lambda call, n: (None, first(n, f"c{call}"), first(n, "go")),
+    "a proxy: no index, empty ids": lambda call, n: (
+        None, first(n, f"c{call}", ""), first(n, "go"),
+    ),
+}  # fmt: skip
 
 
-@given(
-    st.sampled_from(sorted(MANNERS)),
-    st.lists(JSON_OBJECTS, min_size=1, max_size=3),
-    st.data(),
-)
+@pytest.mark.parametrize("manner", MANNERS)
+@given(wanted=st.lists(JSON_OBJECTS, min_size=1, max_size=3), data=st.data())
 def test_fragments_are_the_whole_message_however_it_is_split(manner, wanted, data):
     reader = StreamReader(WHERE, 1_000_000)
     for number, arguments in enumerate(wanted):
