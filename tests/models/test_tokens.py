@@ -67,9 +67,12 @@ def test_a_result_has_segments_only_if_every_turn_has_ids():
     assert segments(turns) == segments(completions_of(plain_tokens(turns))) == segments([]) == {}
 
 
-def test_lengths_that_differ_are_not_hidden():
-    with pytest.raises(ValueError, match="2 tokens have 1 log-probabilities"):
-        token_records([turn([1], [2, 3], [-1.0])])
+@pytest.mark.parametrize("logprobs", [[], [-1.0]])
+def test_tokens_without_any_log_probability_were_taken_as_if_each_had_one(logprobs):
+    """A list that is too short was told, unless it was empty."""
+    told = f"2 tokens have {len(logprobs)} log-probabilities"
+    with pytest.raises(ValueError, match=told):
+        token_records([turn([1], [2, 3], logprobs)])
 
 
 NUMBERS = st.lists(st.integers(0, 5), max_size=4)

@@ -160,10 +160,9 @@ class _Segment:
 
     def record(self, reward: float | None) -> TokenRecord:
         response_ids = self._ids[self._prompt_size :]
-        sizes = {len(response_ids), len(self._mask), len(self._logprobs or self._mask)}
-        if len(sizes) > 1:
+        if self._logprobs is not None and len(self._logprobs) != len(response_ids):
             raise ValueError(
-                f"{len(response_ids)} tokens have {len(self._logprobs or ())} log-probabilities"
+                f"{len(response_ids)} tokens have {len(self._logprobs)} log-probabilities"
             )
         return TokenRecord(
             prompt_ids=self._ids[: self._prompt_size],
