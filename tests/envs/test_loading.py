@@ -350,17 +350,17 @@ async def _asynchronous(n, seed):
     return [n]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "told"),
-    [
-        (lambda n: [], r"called as <lambda>\(n, seed\) \(test_loading.py:\d+\), and that fails"),
-        (lambda n, seed: None, r"inputs\(3, 0\) \(test_loading.py:\d+\) returned None, and not a"),
-        (lambda n, seed: 7, "returned a value of type int, and not a list of inputs"),
-        (lambda n, seed: {"word": "go"}, "returned a value of type dict, and not a list of inputs"),
-        (lambda n, seed: "lease", "returned a value of type str, and not a list of inputs"),
-        (_asynchronous, "is a coroutine function: it must be a plain one"),
-    ],
-)
+NO_INPUTS = [
+    (lambda n, seed: None, r"inputs\(3, 0\) \(test_loading.py:\d+\) returned None, and not a"),
+    (lambda n, seed: 7, "returned a value of type int, and not a list of inputs"),
+    (lambda n, seed: {"word": "go"}, "returned a value of type dict, and not a list of inputs"),
+    (lambda n, seed: "lease", "returned a value of type str, and not a list of inputs"),
+    (_asynchronous, "is a coroutine function: it must be a plain one"),
+]
+TAKES_NO_SEED = r"called as <lambda>\(n, seed\) \(test_loading.py:\d+\), and that fails"
+
+
+@pytest.mark.parametrize(("inputs", "told"), [*NO_INPUTS, (lambda n: [], TAKES_NO_SEED)])
 def test_inputs_that_give_no_list_are_told(inputs, told):
     """None was told with a traceback of this package, and a dict gave its keys as inputs."""
     with pytest.raises(ConfigError, match=told):
@@ -370,6 +370,12 @@ def test_inputs_that_give_no_list_are_told(inputs, told):
 class WithTools:
     def reset(self):
         return "?"
+
+
+@pytest.mark.parametrize(("inputs", "told"), NO_INPUTS)
+def test_inputs_of_a_class_with_tools_that_were_a_dict_gave_its_keys(inputs, told):
+    with pytest.raises(ConfigError, match=told):
+        load(type("Made", (WithTools,), {"inputs": staticmethod(inputs)})).inputs(3)
 
 
 class WithCoroutines:

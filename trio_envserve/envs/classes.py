@@ -184,6 +184,7 @@ class ClassEnvironment:
         self.sandboxed = _sandboxed(kind, label)
         """The sandbox that each of its objects has, if any."""
         self.rescore = self._rescore if hasattr(kind, "rescore") else None
+        self.inputs: Callable[[int, int], Any] = getattr(kind, "inputs", self._inputs_of_reset)
         self.main_thread = _flag(kind, "main_thread", label)
         if self.main_thread and self.backend == "asyncio":
             raise ConfigError(
@@ -220,10 +221,8 @@ class ClassEnvironment:
             self._label,
         )
 
-    def inputs(self, n: int, seed: int) -> list[Any]:
-        """The inputs that the class offers, or ``n`` for a ``reset`` that needs none."""
-        if hasattr(self._kind, "inputs"):
-            return list(self._kind.inputs(n, seed))
+    def _inputs_of_reset(self, n: int, seed: int) -> list[Any]:
+        """Inputs for a ``reset`` that needs nothing but a seed."""
         parameters = list(inspect.signature(self._kind.reset).parameters.values())[1:]
         needed = [
             parameter.name
