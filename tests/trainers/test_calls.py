@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,39 @@ def test_client_that_cannot_be_opened_is_tried_again():
         assert not calls._openings
 
     asyncio.run(run())
+
+
+def test_client_of_a_caller_that_tried_again_was_dropped_by_who_had_waited_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Nobody closed it, and the next call opened another one."""
+    settings, opened = CallSettings(address="tcp://x:1"), list[str]()
+
+    @asynccontextmanager
+    async def opens_at_the_second_try(address: str, **_: Any) -> AsyncIterator[str]:
+        opened.append(address)
+        await asyncio.sleep(0)
+        if len(opened) == 1:
+            raise OSError("not yet")
+        yield "client"
+
+    monkeypatch.setattr(calls, "open_client_asyncio", opens_at_the_second_try)
+
+    async def refused() -> None:
+        with pytest.raises(OSError, match="not yet"):
+            await calls._opening(settings)
+
+    async def refused_and_opened() -> None:
+        await refused()
+        await calls._opening(settings)
+
+    async def run() -> None:
+        await asyncio.gather(refused_and_opened(), refused())
+        await calls._opening(settings)
+        await close_clients()
+
+    asyncio.run(run())
+    assert len(opened) == 2
 
 
 @pytest.mark.parametrize(

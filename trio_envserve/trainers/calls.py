@@ -165,8 +165,9 @@ async def _opening(settings: CallSettings) -> tuple[_Opening, AsyncioClient]:
         # A caller that is cancelled leaves the client to the others.
         return opening, await asyncio.shield(opening.task)
     except BaseException:
-        if opening.task.done() and (opening.task.cancelled() or opening.task.exception()):
-            _openings.pop(key, None)  # the next call tries again
+        task = opening.task
+        if task.done() and (task.cancelled() or task.exception()) and _openings.get(key) is opening:
+            del _openings[key]  # the next call tries again
         raise
 
 
