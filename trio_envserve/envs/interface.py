@@ -178,13 +178,9 @@ class Rollout:
         return self._answered(call, completion)
 
     def ask_sync(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        reference: str | None = None,
-        endpoint: str | None = None,
-    ) -> Completion:
+        self, messages: Messages, *, tools: Sequence[Mapping[str, Any]] = (),
+        reference: str | None = None, endpoint: str | None = None,
+    ) -> Completion:  # fmt: skip
         """Like ``ask``, for environments that run in a thread: in any thread that they start.
         Raises :class:`RolloutCancelled`, too, and ``TypeError`` outside of a thread.
         """
@@ -226,13 +222,9 @@ class Rollout:
         return await self._apart(call_of(function, args, checked(timeout_s, memory_bytes)))
 
     def apart_sync(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        timeout_s: float = TIMEOUT_S,
+        self, function: Callable[..., Any], /, *args: Any, timeout_s: float = TIMEOUT_S,
         memory_bytes: int | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Like ``apart``, for environments that run in a thread: in any thread that they start.
         Raises :class:`RolloutCancelled`, too.
         """
@@ -412,17 +404,11 @@ class Rollout:
         return completed
 
     def run_sync(
-        self,
-        command: Sequence[str | os.PathLike[str]],
-        *,
-        input: bytes | str = b"",
-        timeout_s: float | None = None,
-        most_bytes: int = MOST_BYTES,
-        check: bool = False,
+        self, command: Sequence[str | os.PathLike[str]], *, input: bytes | str = b"",
+        timeout_s: float | None = None, most_bytes: int = MOST_BYTES, check: bool = False,
         stderr: Literal["pipe", "stdout", "null"] = "pipe",
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str | None] | None = None,
-    ) -> CompletedProcess:
+        cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str | None] | None = None,
+    ) -> CompletedProcess:  # fmt: skip
         """Like ``run``, for environments that run in a thread: in any thread that they start.
         Raises :class:`RolloutCancelled`, too.
         """

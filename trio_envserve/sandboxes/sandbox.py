@@ -112,15 +112,10 @@ class Sandbox:
         return ended
 
     def exec_sync(
-        self,
-        command: Sequence[str | os.PathLike[str]],
-        *,
-        timeout_s: float | None = TIMEOUT_S,
-        input: bytes | str = b"",
-        cwd: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        most_bytes: int = OUTPUT_BYTES,
-    ) -> CompletedProcess:
+        self, command: Sequence[str | os.PathLike[str]], *, timeout_s: float | None = TIMEOUT_S,
+        input: bytes | str = b"", cwd: str | None = None,
+        env: Mapping[str, str | None] | None = None, most_bytes: int = OUTPUT_BYTES,
+    ) -> CompletedProcess:  # fmt: skip
         """Like ``exec``, for code that runs in a thread.  Raises ``RolloutCancelled``, too."""
         work = self._work(command, timeout_s, input, cwd, env, most_bytes)
         ended: CompletedProcess = self._carrier.call_sync(work)
