@@ -440,6 +440,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-
-
-__all__ = ["DEFAULT_ENVIRONMENT", "LoadedEnvironment", "check_spec", "load"]

@@ -12,12 +12,11 @@ that only its owner can read, on a disk that all nodes see; the script has its p
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -61,15 +60,13 @@ class SlurmHosts:
     """Submits a job for each host."""
 
     def __init__(
-        self, join: Sequence[str], options: Sequence[str], *, folder: Path, leave_s: int,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, join: Sequence[str], options: Sequence[str], *, folder: Path, leave_s: int
+    ) -> None:
         self._join = list(join)
         self._options = list(options)
         """Options of ``sbatch`` for all hosts."""
         self._folder = folder
         self._leave_s = leave_s
-        self._environ = {**os.environ, **(environ or {})}
 
     async def start(self, name: str) -> SlurmHost:
         """Submit its job.  ConfigError with what ``sbatch`` says against it."""
@@ -91,7 +88,7 @@ class SlurmHosts:
     async def _submit(self, text: str, *options: str) -> str:
         done = await trio.run_process(
             ["sbatch", *options, *self._options], stdin=text.encode(), capture_stdout=True,
-            capture_stderr=True, check=False, env=self._environ,
+            capture_stderr=True, check=False,
         )  # fmt: skip
         said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
         if done.returncode:

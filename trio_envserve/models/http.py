@@ -105,9 +105,7 @@ class HttpModel(RolloutModel):
     Raises :class:`ConfigError` if the extra is missing, or the key is.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, label: str, *, jitter: random.Random | None = None
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, label: str) -> None:
         if find_spec("httpx2") is None:
             raise ConfigError(needs_extra("a model over HTTP", "models"))
         is_name = label.isprintable() and 0 < len(label.encode()) <= PERMIT_NAME_BYTES
@@ -119,7 +117,7 @@ class HttpModel(RolloutModel):
         self._endpoint = endpoint
         self._label = label
         self._key = endpoint.key()
-        self._jitter = jitter or random.Random()
+        self._jitter = random.Random()
         self._places = trio.Semaphore(endpoint.concurrency)
         self._threads = Threads()
         self._opening = trio.Lock()
