@@ -76,10 +76,10 @@ async def running(environment: Any, model: Any = None, args: Any = None):
             yield run
 
 
-async def offline(environment: Any, given: Any, *columns: str, endpoint: str = "oracle", **args):
-    """The result of one rollout with an offline model."""
+async def offline(environment: Any, given: Any, *columns: str, **args):
+    """The result of one rollout with the oracle."""
     async with running(environment, args=args) as run:
-        return await run(given, *columns, endpoint=endpoint)
+        return await run(given, *columns, endpoint="oracle")
 
 
 async def one(environment: Any, script: Iterable[Any], given: Any = None, *columns: str, **args):

@@ -202,10 +202,10 @@ def test_a_message_is_sent_back_as_it_came(message, sent):
     assert reader.completion().message == whole.message
 
 
-def thinking(number, role="assistant"):
+def thinking(number):
     thought, said = {"type": "thinking", "thinking": []}, {"type": "text", "text": f"{number}"}
     return {
-        "role": role, "content": [thought, said], "reasoning_content": "a", "reasoning": "b",
+        "role": "assistant", "content": [thought, said], "reasoning_content": "a", "reasoning": "b",
         "reasoning_details": [], "thinking_blocks": [],
     }  # fmt: skip
 

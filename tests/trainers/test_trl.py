@@ -172,13 +172,10 @@ def sample_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def worker_on(
-    monkeypatch: pytest.MonkeyPatch, client: Client, args: Any = None, **options: Any
-) -> RolloutWorker:
+def worker_on(monkeypatch: pytest.MonkeyPatch, client: Client, **options: Any) -> RolloutWorker:
     monkeypatch.setattr(trl, "PlainClient", lambda *_, **__: client)
     dataset = [{"prompt": PROMPT, "answer": 4}, {"prompt": PROMPT, "answer": 5}]
-    args = configuration() if args is None else args
-    worker = RolloutWorker("tcp://x", dataset, args, model="policy", **options)
+    worker = RolloutWorker("tcp://x", dataset, configuration(), model="policy", **options)
     worker.update_model_version(3)
     worker.start()
     return worker

@@ -13,7 +13,8 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol, final
 
@@ -86,12 +87,8 @@ class Resource:
         """Held by the block that has it, in any thread."""
 
     async def __aenter__(self) -> Any:
-        self._take()
-        try:
+        with self._entering():
             self._made = await self._keeper.open(self._wanted)
-        except BaseException:
-            self._entered.release()
-            raise
         return self._made.handle
 
     async def __aexit__(self, *error: object) -> None:
@@ -101,12 +98,8 @@ class Resource:
             self._entered.release()
 
     def __enter__(self) -> Any:
-        self._take()
-        try:
+        with self._entering():
             self._made = self._keeper.open_sync(self._wanted)
-        except BaseException:
-            self._entered.release()
-            raise
         return self._made.handle
 
     def __exit__(self, *error: object) -> None:
@@ -115,12 +108,18 @@ class Resource:
         finally:
             self._entered.release()
 
-    def _take(self) -> None:
+    @contextmanager
+    def _entering(self) -> Iterator[None]:
         if not self._entered.acquire(blocking=False):
             raise RuntimeError(
                 f"another block has this resource {self._wanted.kind}: call rollout.resource() "
                 "for each block"
             )
+        try:
+            yield
+        except BaseException:
+            self._entered.release()
+            raise
 
 
 def wanted_resource(kind: Any, create: Any, destroy: Any, here: Any = False) -> WantedResource:

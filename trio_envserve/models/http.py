@@ -463,9 +463,8 @@ async def _refused(response: httpx2.Response) -> EndpointFailure:
         text, codes = chat.error_text(body), chat.error_codes(body)
     except chat.ChatProblem:
         text = chat.excerpt(b"".join(parts))
-    # Lower-case names, in which Python's own mapping finds them.
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return failure_of_status(response.status_code, headers, text, now_s=time.time(), codes=codes)
+    status, headers = response.status_code, response.headers
+    return failure_of_status(status, headers, text, now_s=time.time(), codes=codes)
 
 
 async def read_body(
