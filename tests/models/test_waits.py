@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.connections import held_port
@@ -25,43 +27,22 @@ class Call:
     sent_s: float | None = None
 
 
-def ended(*calls: tuple[float, float, float | None], now_s: float = 100.0) -> float:
-    """The waits of calls that began, ended, and had sent their last request then."""
-    waits = EndpointWaits()
-    for since_s, end_s, sent_s in calls:
-        call = Call(since_s)
-        waits.begin(call)
-        call.sent_s = sent_s
-        waits.end(call, end_s)
-    assert waits.waited_s(now_s) == waits.over_s
-    return waits.over_s
-
-
-@pytest.mark.parametrize(
-    ("calls", "waited_s"),
-    [
-        ([], 0.0),
-        ([(1.0, 9.0, 1.0)], 0.0),  # answered at once: the engine's time is no wait
-        ([(1.0, 9.0, 4.0)], 3.0),  # for a permit, or until the try that was answered
-        ([(1.0, 9.0, None)], 8.0),  # never answered
-        ([(1.0, 9.0, 4.0), (10.0, 12.0, 11.0)], 4.0),
-        ([(1.0, 5.0, None), (2.0, 9.0, 8.0)], 7.0),  # two at once
-        ([(1.0, 5.0, None), (2.0, 4.0, 3.0)], 4.0),
-    ],
-)
-def test_waits_of_calls_that_have_ended(calls: list[Any], waited_s: float):
-    assert ended(*calls) == waited_s
-
-
-def test_wait_that_goes_on_keeps_what_it_had_when_a_later_one_ends():
-    """The end of the later one moved the count past what the earlier one had waited."""
-    waits, first, second = EndpointWaits(), Call(0.0), Call(50.0)
-    waits.begin(first)
-    waits.begin(second)
-    waits.end(second, 60.0)
-    assert waits.waited_s(60.0) == 60.0
-    waits.end(first, 100.0)
-    assert waits.over_s == 100.0
+@given(st.lists(st.tuples(*[st.integers(0, 20)] * 3, st.booleans()), max_size=6))
+@example([(0, 2, 8, True), (3, 3, 4, False)])  # which ends while the first is answered
+def test_waits_are_all_seconds_in_which_a_call_waited_for_its_last_request(plan: list[Any]):
+    """Of a call that was never answered, also those after that.  Once the end of a later one moved
+    the count past what an earlier one had waited."""
+    waits, waited, events = EndpointWaits(), set[int](), []
+    for *moments, is_answered in plan:
+        since, sent, end = sorted(moments)
+        call = Call(since)
+        events += [(since, 0, partial(waits.begin, call)), (end, 2, partial(waits.end, call, end))]
+        if is_answered:
+            events.append((sent, 1, partial(setattr, call, "sent_s", sent)))
+        waited.update(range(since, sent if is_answered else end))
+    for *_, happens in sorted(events, key=itemgetter(0, 1)):
+        happens()
+    assert waits.waited_s(100.0) == waits.over_s == len(waited)
 
 
 def test_call_that_waits_now_counts_and_one_whose_request_is_out_does_not_yet():
@@ -76,15 +57,6 @@ def test_call_that_waits_now_counts_and_one_whose_request_is_out_does_not_yet():
     assert waits.waited_s(50.0) == above.waited_s(50.0) == 49.0
     waits.end(call, 51.0)
     assert (waits.over_s, above.over_s) == (50.0, 50.0)
-
-
-@given(st.lists(st.tuples(*[st.integers(0, 50)] * 3), max_size=8))
-def test_waits_never_come_to_more_than_the_time_that_has_passed(numbers: list[tuple[int, ...]]):
-    spans = sorted(tuple(sorted(each)) for each in numbers)
-    calls = [(float(since), float(end), float(sent)) for since, sent, end in spans]
-    waited_s = ended(*calls)
-    assert 0 <= waited_s <= sum(sent - since for since, _, sent in calls)
-    assert waited_s <= max((sent for _, _, sent in calls), default=0.0)
 
 
 # -- at an endpoint ---------------------------------------------------------------------

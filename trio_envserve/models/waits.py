@@ -72,12 +72,11 @@ class EndpointWaits:
     def end(self, wait: CallWait, now_s: float) -> None:
         """A call has ended: answered, failed or cancelled."""
         self._open.remove(wait)
-        for each in sorted(self._open, key=_since_s):  # waits that began before it
-            if each.since_s < wait.since_s:
-                begin_s = max(each.since_s, self._until_s)
-                end_s = min(wait.since_s, now_s if each.sent_s is None else each.sent_s)
-                self.over_s += max(0.0, end_s - begin_s)
-                self._until_s = max(self._until_s, end_s)
+        for each in sorted(self._open, key=_since_s):  # what they waited before it
+            begin_s = max(each.since_s, self._until_s)
+            end_s = min(wait.since_s, now_s if each.sent_s is None else each.sent_s)
+            self.over_s += max(0.0, end_s - begin_s)
+            self._until_s = max(self._until_s, end_s)
         self.over_s, self._until_s = _with(self.over_s, self._until_s, wait, now_s)
         if self._above is not None:
             self._above.end(wait, now_s)
