@@ -147,6 +147,15 @@ async def test_a_completion_that_begins_with_the_prompt_has_it_already():
     assert set(result) == {"completion", "usage"}
 
 
+async def test_completion_of_arrays_failed_its_rollout():
+    """They were compared with the messages of the prompt."""
+    numpy = pytest.importorskip("numpy")
+    returns = {"completion": [numpy.array([1, 2]), numpy.array([3, 4])]}
+    result = await run(Adds(), {"asks": True, "returns": returns})
+    assert [each.tolist() for each in result["completion"]] == [[1, 2], [3, 4]]
+    assert result["prompt"] == SEEN
+
+
 # -- notes as an environment writes them, and what is added to them by itself ---------
 
 

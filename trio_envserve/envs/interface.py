@@ -44,6 +44,7 @@ has answered; and ``stop: "deadline"``, if the rollout was late.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from .. import foreign
 from ..commands import CompletedProcess, run_of
 from ..core.errors import ConfigError
 from ..core.values import DecodingError
@@ -563,7 +565,9 @@ def recorded(value: Any, rollout: Rollout) -> Any:
         return value
     made: dict[str, Any] = {}
     asked, completion = rollout._asked, value.get("completion")
-    told = type(completion) is list and completion[: len(asked)] == asked
+    # Values of others may not be comparable, as arrays are not.
+    begins = type(completion) is list and foreign.call(operator.eq, completion[: len(asked)], asked)
+    told = begins and begins.value
     if asked and not told and all(map(_is_plain, asked)):
         made["prompt"] = asked
     if rollout._answered_by:
