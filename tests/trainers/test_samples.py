@@ -123,6 +123,19 @@ def test_rollout_counts_or_is_masked_in_words(outcome: Outcome, reward: float, m
             assert not any(sample.response_mask)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"response_mask": [1, np.array([0, 1]), 0]}, "no 0 or 1 for each as mask"),
+        ({"logprobs": [-(10**400), -0.5, 0.0]}, "a sampled token has no finite log-probability"),
+    ],
+)
+def test_one_rollout_ended_the_step_by_an_array_or_a_large_number_in_its_segment(
+    wrong: dict[str, Any], told: str
+):
+    assert told in sampled_rollout(made.answered(1.0, made.segment(**wrong))).masked
+
+
 def test_good_segment_beside_a_bad_one_is_trained_on():
     rollout = sampled_rollout(made.answered(1.0, made.segment(logprobs=None), made.segment(9)))
     assert [bool(sample.masked) for sample in rollout.samples] == [True, False]

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..client.outcome import Outcome
-from ..envs.rewards import reward_in
+from ..envs.rewards import number_of, reward_in
 
 _WHOLE = re.compile("[0-9]{1,18}")
 
@@ -285,7 +285,7 @@ def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
         return "the segment has no prompt tokens"
     if not all(type(token) is int for token in [*prompt, *response]):
         return "the segment's token ids are no whole numbers"
-    if len(mask) != len(response) or not all(each in (0, 1) for each in mask):
+    if len(mask) != len(response) or not all(map(_is_flag, mask)):
         return f"the segment has {len(response)} response tokens, and no 0 or 1 for each as mask"
     return "" if 1 in mask else "the model sampled no token of the segment"
 
@@ -300,8 +300,13 @@ def _flaw_of_numbers(mask: list[Any], logprobs: list[Any]) -> str:
     return "" if finite else "a sampled token has no finite log-probability"
 
 
-def _is_finite(number: object) -> bool:
-    return isinstance(number, int | float) and math.isfinite(number)
+def _is_flag(value: object) -> bool:
+    return isinstance(value, int | float) and value in (0, 1)
+
+
+def _is_finite(value: object) -> bool:
+    number = number_of(value)  # of an integer that no float can be it is infinite
+    return number is not None and math.isfinite(number)
 
 
 def _plain(values: Any) -> list[Any]:
