@@ -137,3 +137,9 @@ def test_arguments_of_a_request_go_to_the_model_or_are_named():
     assert not_heeded({"tools": 1}) == ["tools"]
     chat = {"type": "function", "function": {"name": "f"}}
     assert tools_of({"tools": [chat]}) == [chat]
+
+
+@pytest.mark.parametrize("function", ["f", None, ["f"]])
+def test_tool_whose_function_is_no_mapping_failed_its_request(function: Any):
+    params = {"tools": [{"type": "function", "function": function}]}
+    assert (sampling_args_of(params), not_heeded(params)) == ({}, ["tools"])

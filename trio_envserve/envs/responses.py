@@ -118,19 +118,15 @@ def _part(part: object) -> dict[str, Any]:
 def tools_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The functions among the tools of a request, as chat completions have them."""
     tools = params.get("tools")
-    return (
-        [_function(tool) for tool in tools if _is_function(tool)]
-        if isinstance(tools, (list, tuple))
-        else []
-    )
+    listed = tools if isinstance(tools, (list, tuple)) else ()
+    return [_function(tool) for tool in listed if _is_function(tool)]
 
 
 def _is_function(tool: object) -> bool:
-    return (
-        isinstance(tool, Mapping)
-        and tool.get("type") == "function"
-        and isinstance(tool.get("function", tool).get("name"), str)
-    )
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
+        return False
+    function = tool.get("function", tool)
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
