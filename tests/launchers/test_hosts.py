@@ -30,6 +30,9 @@ class NotedHost:
         self.told.append("leave")
 
     async def kill(self) -> None:
+        if self.how == "its cluster is gone":
+            raise ConnectionError(self.how)
+        await trio.lowlevel.checkpoint()
         self.told.append("kill")
 
 
@@ -65,6 +68,21 @@ async def test_as_many_are_asked_for_as_there_are_to_be_and_ended_with_the_serve
         assert [host.name for host in bench.hosts] == ["h-1", "h-2"]
         nursery.cancel_scope.cancel()
     assert [host.told for host in bench.hosts] == [["kill"], ["kill"]]
+
+
+async def test_hosts_beside_one_that_cannot_be_ended_were_left_running(autojump_clock, caplog):
+    """At the end; and before it, the server ended with that one."""
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.keep, 3, 3)
+        await trio.sleep(100)
+        bench.hosts[0].how = "its cluster is gone"
+        await trio.sleep(2)
+        assert len(bench.hosts) == 4
+        bench.hosts[1].how = "its cluster is gone"
+        nursery.cancel_scope.cancel()
+    assert [host.told for host in bench.hosts] == [[], [], ["kill"], ["kill"]]
+    assert "host h-2 could not be ended: ConnectionError: its cluster is gone" in caplog.text
 
 
 async def test_more_are_asked_for_when_requests_wait_and_all_that_are_here_are_ready(

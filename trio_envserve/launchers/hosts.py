@@ -128,7 +128,7 @@ class _Kept:
         for name, (host, began_s) in list(self._here.items()):
             if how := await host.ended():
                 del self._here[name]
-                await host.kill()
+                await _kill(name, host)
                 self._failures = self._failures + 1 if now_s - began_s < HEALTHY_S else 0
                 pause_s = min(2.0 ** min(self._failures, 10) - 1.0, PAUSE_MAX_S)
                 self._again_s = now_s + pause_s
@@ -136,12 +136,19 @@ class _Kept:
         for name, host in list(self._leaving.items()):
             if how := await host.ended():
                 del self._leaving[name]
-                await host.kill()
+                await _kill(name, host)
                 _log.info("host %s has left: %s", name, how)
 
     async def end(self) -> None:
         """End all hosts now."""
-        hosts = [*(host for host, _ in self._here.values()), *self._leaving.values()]
+        hosts = {name: host for name, (host, _) in self._here.items()} | self._leaving
         async with trio.open_nursery() as nursery:
-            for host in hosts:
-                nursery.start_soon(host.kill)
+            for name, host in hosts.items():
+                nursery.start_soon(_kill, name, host)
+
+
+async def _kill(name: str, host: LaunchedHost) -> None:
+    try:
+        await host.kill()
+    except Exception as error:  # of any launcher: the other hosts are ended all the same
+        _log.warning("host %s could not be ended: %s: %s", name, type(error).__name__, error)
