@@ -13,68 +13,39 @@ from trio_envserve.trainers import forms
 from trio_envserve.trainers.samples import SampledRollout, sampled_group, sampled_rollout
 
 VERL_OUTPUT: Mapping[str, type] = {
-    "prompt_ids": list,
-    "response_ids": list,
-    "response_mask": list,
-    "reward_score": float,
-    "num_turns": int,
-    "metrics": dict,
-    "extra_fields": dict,
-}
+    "prompt_ids": list, "response_ids": list, "response_mask": list, "reward_score": float,
+    "num_turns": int, "metrics": dict, "extra_fields": dict,
+}  # fmt: skip
 """The fields of an ``AgentLoopOutput`` that the trainer of verl 0.9.1 of version 1 reads."""
 VERL_EXTRA: Mapping[str, type] = {
-    "reward_extra_info": dict,
-    "min_global_steps": int,
-    "max_global_steps": int,
-}
+    "reward_extra_info": dict, "min_global_steps": int, "max_global_steps": int,
+}  # fmt: skip
 """Those of its ``extra_fields``: an output without them ends the step."""
 
 SLIME_SAMPLE: Mapping[str, type] = {
-    "tokens": list,
-    "response_length": int,
-    "loss_mask": list,
-    "reward": float,
-    "rollout_id": int,
-    "remove_sample": bool,
-    "status": str,
-    "weight_versions": list,
-    "metadata": dict,
-}
+    "tokens": list, "response_length": int, "loss_mask": list, "reward": float, "rollout_id": int,
+    "remove_sample": bool, "status": str, "weight_versions": list, "metadata": dict,
+}  # fmt: skip
 """The attributes of a ``Sample`` that are set: slime 624b824 and miles 31f1ca9, after 0.3.1 and
 0.1.0."""
 
 SKYRL_OUTPUT: Mapping[str, type] = {
-    "prompt_token_ids": list,
-    "response_ids": list,
-    "rewards": list,
-    "loss_masks": list,
-    "stop_reasons": list,
-    "rollout_metrics": dict,
-    "trajectory_ids": list,
-    "is_last_step": list,
-}
+    "prompt_token_ids": list, "response_ids": list, "rewards": list, "loss_masks": list,
+    "stop_reasons": list, "rollout_metrics": dict, "trajectory_ids": list, "is_last_step": list,
+}  # fmt: skip
 """The keys of a ``GeneratorOutput`` of SkyRL 0.3.0 in step-wise training, each but the metrics
 with one item for each sample; ``rollout_logprobs`` is one of these, or None."""
 
 TRL_ROW: Mapping[str, type] = {
-    "prompt_ids": list,
-    "completion_ids": list,
-    "logprobs": list,
-    "env_mask": list,
-}
+    "prompt_ids": list, "completion_ids": list, "logprobs": list, "env_mask": list,
+}  # fmt: skip
 """What TRL 1.16 reads of a ``rollout_func``, for each prompt."""
 
 TRL_SAMPLE: Mapping[str, type] = {
-    "prompt": list,
-    "completion": list,
-    "input_ids": list,
-    "completion_mask": list,
-    "old_log_probs": list,
-    "advantage": float,
-    "model_version": int,
-    "group_id": int,
+    "prompt": list, "completion": list, "input_ids": list, "completion_mask": list,
+    "old_log_probs": list, "advantage": float, "model_version": int, "group_id": int,
     "metrics": dict,
-}
+}  # fmt: skip
 """The fields of TRL 1.16's ``RolloutSample``; the worker makes arrays of three of them, and adds
 ``enqueued_at``."""
 
