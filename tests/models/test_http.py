@@ -54,7 +54,8 @@ async def test_a_large_answer_is_read_in_a_thread_that_lets_the_loop_run(monkeyp
     data = json.dumps(body).encode()
     given = []
     monkeypatch.setattr(turns, "_TURN_S", 0.0)
-    monkeypatch.setattr(turns, "_nothing", lambda: given.append("turn"))
+    run_sync = trio.from_thread.run_sync
+    monkeypatch.setattr(trio.from_thread, "run_sync", lambda f: given.append(run_sync(f)))
     async with served(scripted(Status(200, data, {"content-type": "application/json"}))) as model:
         answer = await ask(model)
     assert len(given) > 3 * count, "one at each number and object"
