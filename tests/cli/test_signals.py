@@ -229,6 +229,7 @@ async def test_a_server_whose_parent_ends_while_it_imports_ends_too(tmp_path: Pa
         "while not os.path.exists('imports'): time.sleep(0.01)\n"
     )
     async with forked(tmp_path, module="starter") as starter:
+        await until((tmp_path / "imports").exists)  # before that neither may be in the folder yet
         await check_nothing_left(tmp_path)
         assert "the parent process has ended" in starter.err
 
