@@ -85,9 +85,9 @@ class Workers(Protocol):
         handled; returns a text on how it ended."""
         ...
 
-    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
-        """Queue messages for a worker; returns False if not all were queued, or there is
-        no such worker."""
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> None:
+        """Queue messages for a worker, if there is one.  It is killed if it cannot get all of them:
+        then it would not have what its router has told."""
         ...
 
     def kill(self, worker: bytes) -> None:
@@ -227,10 +227,11 @@ class ProcessWorkers:
             why = why or f"the last bytes on its link were no message ({error}); "
         return why + how
 
-    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> None:
         """See :class:`Workers`."""
         stream = self._streams.get(worker)
-        return stream is not None and stream.send_many_nowait(messages)
+        if stream is not None and not stream.send_many_nowait(messages):
+            self.kill(worker)
 
     def kill(self, worker: bytes) -> None:
         """Have the guard kill the process and all that it has started."""
@@ -407,10 +408,11 @@ class InProcessWorkers:
         task = self._tasks.get(ask.worker)
         return None if task is None else describe_request(task, ask.request)
 
-    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> None:
         """See :class:`Workers`."""
         stream = self._streams.get(worker)
-        return stream is not None and stream.send_many_nowait(messages)
+        if stream is not None and not stream.send_many_nowait(messages):
+            self.kill(worker)
 
     def kill(self, worker: bytes) -> None:
         """Cancel the task; it ends when the environment's code has."""

@@ -73,7 +73,7 @@ class Pump(ABC):
         """See the interface: sleep until nothing waits to be sent."""
         self._check_open()
         await trio.lowlevel.checkpoint()
-        while self._is_unsent():
+        while self.is_unsent():
             await self._flush_lot.park()
             self._check_open()
 
@@ -83,8 +83,8 @@ class Pump(ABC):
             self._flush_lot.unpark_all()
 
     @abstractmethod
-    def _is_unsent(self) -> bool:
-        """Whether a flush has something to wait for."""
+    def is_unsent(self) -> bool:
+        """Whether something waits to be sent."""
 
     def _check_usable(self) -> None:
         self._check_open()
@@ -213,7 +213,8 @@ class SocketPump(Pump):
     def _outboxes(self) -> Collection[ConnectionOutbox]:
         """The outboxes of all peers; empty ones may be left out."""
 
-    def _is_unsent(self) -> bool:
+    def is_unsent(self) -> bool:
+        """See the base."""
         return any(self._outboxes())
 
     def _new_outbox(self) -> ConnectionOutbox:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -58,8 +59,8 @@ class MessageStream(Pump):
 
     @abstractmethod
     def send_nowait(self, frames: Message) -> bool:
-        """Queue a message; returns False if it is too large, the outbox is full, or one
-        of the ends is closed.  True is not a promise of delivery."""
+        """Queue a message; returns False if it is too large, or one of the ends is closed.  Nothing
+        that was queued is lost unless an end closes, so the ends bound what they send."""
 
     @abstractmethod
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
@@ -113,7 +114,7 @@ class Stream(MessageStream):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         decoder = Decoder(frame_limits(limits), None if memory is None else self._take_shared)
-        outbox = ConnectionOutbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        outbox = ConnectionOutbox(sys.maxsize, sys.maxsize)
         self._end = SocketEnd(end, decoder, encode if memory is None else self._encode, outbox)
         self._end.is_costly = memory is not None
         self._ended = False
@@ -202,7 +203,8 @@ class Stream(MessageStream):
             self._write()
         return accepted == len(messages)
 
-    def _is_unsent(self) -> bool:
+    def is_unsent(self) -> bool:
+        """See the base."""
         return bool(self._end.outgoing)
 
     def _send_first(self, frames: Message) -> None:

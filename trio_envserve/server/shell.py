@@ -371,7 +371,6 @@ class Server:
                     pass  # the router has already taken it in
         for (worker, incarnation), rows in to_workers.items():
             if self._is_here(worker):
-                # A message that cannot be sent is repaired by the answer to the next beat.
                 messages = [(incarnation, *frames) for frames in in_batches(rows)]
                 self._workers.send_many_nowait(worker, messages)
         for route, rows in to_clients.items():

@@ -702,8 +702,9 @@ class Hub(SocketPump):
         else:
             self._discard(connection)
 
-    def _is_unsent(self) -> bool:
-        return super()._is_unsent() or any(
+    def is_unsent(self) -> bool:
+        """See the base."""
+        return super().is_unsent() or any(
             each.outgoing
             for each in self._connections.values()
             if each.state is ConnectionState.OPEN
