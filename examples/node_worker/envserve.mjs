@@ -2,17 +2,17 @@
 //
 //   serve({ name, setup(args), rollout(input, { signal, request }), teardown() })
 //
-// An execution begins when its dispatch arrives, and at most once.  Its outcome is kept
-// until the server is known to have it, and sent again if it was lost.
+// An execution begins when its dispatch arrives.  A large outcome is kept until the server
+// asks for it; nothing else is kept, as the link loses nothing.
 import { Worker } from "node:worker_threads";
 import { decode, encode, encodeValue } from "./bodies.mjs";
 import { rows } from "./batches.mjs";
 import { Link } from "./link.mjs";
-import { Seen, members, toSpans } from "./spans.mjs";
+import { members, toSpans } from "./spans.mjs";
 
 const VERSION = 2;
-const HELLO = 64, BROKEN = 65, BEAT = 66, OUTCOME = 67, MISSING = 68, DECLINED = 69, ANNOUNCED = 70;
-const DISPATCH = 80, STOP = 81, STATE = 82, RETIRE = 83, START = 84, FETCH = 85;
+const HELLO = 64, BROKEN = 65, BEAT = 66, OUTCOME = 67, ANNOUNCED = 70;
+const DISPATCH = 80, STOP = 81, CHANGED = 82, RETIRE = 83, START = 84, FETCH = 85;
 const RESULT = 0, ERROR = 1, CANCELLED = 2;
 const LONGEST_MS = 2 ** 31 - 1; // of a timer
 
@@ -32,13 +32,11 @@ class Host {
   #incarnation;
   #limits;
   #wire;
-  #acknowledged = false; // whether the server has answered the hello
-  #beat = 0;
+  #epoch = Buffer.alloc(0); // of another server that has taken this worker over
+  #heard = 0; // messages of that server
   #malformed = 0;
-  #seen = new Seen();
   #running = new Map(); // number -> AbortController
-  #stoppedEarly = new Set();
-  #kept = new Map(); // number -> outcome
+  #held = new Map(); // number -> announced outcome
 
   constructor(environment) {
     this.#environment = environment;
@@ -53,10 +51,11 @@ class Host {
     try {
       const [kind, ...fields] = decode(header);
       if ((body !== undefined) !== (kind === DISPATCH) || rest.length) throw new Error("frames");
-      if (kind === DISPATCH)
-        for (const [row, bytes] of rows(fields, body)) this.#dispatch(bytes, ...row);
-      else if (kind === STOP) this.#stop(...fields.map((spans) => [...members(spans)]));
-      else if (kind === STATE) this.#repair(...fields);
+      const dispatches = kind === DISPATCH ? rows(fields, body) : [];
+      this.#heard += dispatches.length || 1; // each dispatch of a batch counts
+      for (const [row, bytes] of dispatches) this.#dispatch(bytes, ...row);
+      if (kind === STOP) this.#stop(...fields.map((spans) => [...members(spans)]));
+      else if (kind === CHANGED) this.#goOver(...fields);
       else if (kind === FETCH) this.#fetch(...fields.map((spans) => [...members(spans)]));
       else if (kind === RETIRE) this.#retire();
     } catch {
@@ -81,14 +80,30 @@ class Host {
       setTimeout(() => process.exit(3), 100); // once it is written
       return;
     }
-    const capacity = this.#limits.worker_capacity ?? this.#environment.capacity ?? 256;
-    const tell = () => {
-      if (!this.#acknowledged)
-        this.#say(HELLO, VERSION, process.pid, this.#environment.name, !!this.#environment.rerun, capacity);
-      this.#say(BEAT, ++this.#beat, this.#seen.spans, { malformed: this.#malformed });
-    };
-    tell();
-    setInterval(tell, this.#limits.beat_s * 1000);
+    this.#hello();
+    this.#beat();
+    setInterval(() => this.#beat(), this.#limits.beat_s * 1000);
+  }
+
+  #hello() {
+    const { name, rerun, capacity } = this.#environment;
+    const most = this.#limits.worker_capacity ?? capacity ?? 256;
+    this.#say(HELLO, VERSION, process.pid, name, !!rerun, most, this.#epoch);
+  }
+
+  // What is live here, after so many messages of the server: it knows what that must be.
+  #beat() {
+    const live = toSpans([...this.#running.keys(), ...this.#held.keys()]);
+    this.#say(BEAT, this.#epoch, this.#heard, live, { malformed: this.#malformed });
+  }
+
+  // Another server goes on with this worker: it is told what the one before may not have known.
+  #goOver(epoch) {
+    this.#epoch = Buffer.from(epoch);
+    this.#heard = 0;
+    this.#hello();
+    for (const { announcement } of this.#held.values()) this.#say(...announcement);
+    this.#beat();
   }
 
   #live() {
@@ -104,13 +119,7 @@ class Host {
   }
 
   #dispatch(body, session, sequence, number, client, traceparent, late_s) {
-    if (!this.#seen.add(number)) return;
     const request = { session: Buffer.from(session), sequence, number, client };
-    if (this.#stoppedEarly.delete(number)) {
-      const message = "it was cancelled before it began";
-      this.#end(request, CANCELLED, { code: "cancelled", verdict: "DID_NOT_RUN", message }, null);
-      return;
-    }
     const controller = new AbortController();
     this.#running.set(number, controller);
     const lateMs = Math.ceil(1000 * (late_s ?? Infinity));
@@ -163,58 +172,26 @@ class Host {
     // A batch of one: in the place of the sizes of the bodies is null.
     const header = encode([OUTCOME, null, session, sequence, number, status, durationS]);
     const frames = [this.#incarnation, Buffer.from(client), header, payload];
+    if (payload.length <= this.#limits.announce_bytes) {
+      this.link.send(...frames);
+      return;
+    }
     const announcement = [ANNOUNCED, session, sequence, number, payload.length];
-    const large = payload.length > this.#limits.announce_bytes;
-    const kept = { frames, announcement: large ? announcement : null, known: false };
-    this.#kept.set(number, kept);
-    this.#give(kept);
-  }
-
-  #give(kept) {
-    kept.afterBeat = this.#beat;
-    if (kept.announcement === null) this.link.send(...kept.frames);
-    else this.#say(...kept.announcement);
+    this.#held.set(number, { frames, announcement });
+    this.#say(...announcement);
   }
 
   #stop(numbers) {
-    for (const number of numbers) {
-      if (this.#running.has(number)) this.#running.get(number).abort();
-      else if (!this.#seen.has(number)) this.#stoppedEarly.add(number);
-    }
+    for (const number of numbers) this.#running.get(number)?.abort();
   }
 
-  #fetch(numbers, later) {
-    for (const number of later) {
-      const kept = this.#kept.get(number);
-      if (kept) kept.known = true;
-    }
+  #fetch(numbers, unwanted) {
     for (const number of numbers) {
-      const kept = this.#kept.get(number);
-      if (kept?.announcement) {
-        kept.announcement = null;
-        this.#give(kept);
-      }
+      const held = this.#held.get(number);
+      if (held) this.link.send(...held.frames);
+      this.#held.delete(number);
     }
-  }
-
-  // What the server holds, and what differs from it here.
-  #repair(beat, next, liveSpans, cancelledSpans) {
-    const live = new Set(members(liveSpans));
-    const cancelled = new Set(members(cancelledSpans));
-    this.#acknowledged = true;
-    for (const [number, controller] of this.#running)
-      if (cancelled.has(number) || (number < next && !live.has(number))) controller.abort();
-    for (const [number, kept] of this.#kept) {
-      if (number < next && !live.has(number)) this.#kept.delete(number);
-      else if (live.has(number) && kept.afterBeat < beat && !(kept.announcement && kept.known))
-        this.#give(kept);
-    }
-    const absent = [...live].filter((number) => !this.#seen.has(number));
-    const declined = absent.filter((number) => cancelled.has(number));
-    const missing = absent.filter((number) => !cancelled.has(number));
-    declined.forEach((number) => this.#seen.add(number));
-    if (declined.length) this.#say(DECLINED, toSpans(declined));
-    if (missing.length) this.#say(MISSING, toSpans(missing));
+    for (const number of unwanted) this.#held.delete(number);
   }
 
   async #retire() {

@@ -24,29 +24,3 @@ export function* members(spans) {
   for (let at = 0; at < spans.length; at += 2)
     for (let number = spans[at]; number < spans[at + 1]; number++) yield number;
 }
-
-// All numbers that were ever seen.  They come almost in order, so there are few spans.
-export class Seen {
-  spans = [];
-
-  has(number) {
-    for (let at = 0; at < this.spans.length; at += 2)
-      if (this.spans[at] <= number && number < this.spans[at + 1]) return true;
-    return false;
-  }
-
-  // Whether it is new.
-  add(number) {
-    if (this.has(number)) return false;
-    const spans = this.spans;
-    let at = 0;
-    while (at < spans.length && spans[at + 1] < number) at += 2;
-    if (at === spans.length || spans[at] > number + 1) spans.splice(at, 0, number, number + 1);
-    else if (spans[at] === number + 1) spans[at] = number;
-    else {
-      spans[at + 1] = number + 1;
-      if (spans[at + 2] === number + 1) spans.splice(at + 1, 2);
-    }
-    return true;
-  }
-}

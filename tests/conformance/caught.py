@@ -27,12 +27,11 @@ CAUGHT: dict[str, str] = {
 """Mutants of the server, and the case that shows each."""
 
 WORKERS_CAUGHT: dict[str, str] = {
-    "a-number-is-run-twice": "a-number-seen-before-is-not-run-again",
     "a-worker-takes-any-incarnation": "what-is-for-another-incarnation-is-ignored",
-    "an-early-stop-is-forgotten": "a-stop-may-overtake-its-dispatch",
-    "an-outcome-is-sent-once": "a-lost-outcome-is-sent-again",
-    "a-worker-never-says-what-it-misses": "what-never-arrived-is-asked-for",
+    "a-worker-loses-a-dispatch": "an-outcome-is-sent-once",
+    "a-worker-names-what-is-over": "beats-name-what-is-live",
+    "a-worker-counts-a-message-twice": "a-stop-of-what-is-over-is-ignored",
     "an-announced-outcome-is-dropped": "a-large-outcome-is-announced-first",
-    "a-lost-announcement-is-not-repeated": "a-lost-announcement-is-sent-again",
+    "an-unwanted-outcome-is-held-on": "an-unwanted-outcome-is-dropped",
 }
 """Mutants of the worker, and the case that shows each."""

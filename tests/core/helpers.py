@@ -556,7 +556,7 @@ class Pair(Joined):
         """A sign of life, and a beat of its loop unless that is blocked."""
         lag_s = self.now_s - self.blocked_s.get(worker, self.now_s)
         self.give(HeartbeatReceived(worker, self.now_s, lag_s, 0, "environment.py, line 1"))
-        if self.workers[worker].acknowledged and not lag_s:
+        if self.workers[worker]._hello and not lag_s:
             self.work(worker, self.workers[worker].take(BeatDue({})))
 
     def say(self, *pieces: bytes, run: tuple[bytes, BeginRun] | None = None) -> None:

@@ -21,6 +21,7 @@ from trio_envserve.core.host import (
 from trio_envserve.core.host_link import Item, to_frames
 from trio_envserve.core.host_messages import HostRefused, encode
 from trio_envserve.core.host_pool import Hosts
+from trio_envserve.core.journal import Journal
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Beat, WorkerHello
@@ -49,7 +50,7 @@ TERMS = LeaseTerms(fence_s=20.0)
 EPOCH = b"e" * 16
 SERVES = {"environment": "arithmetic"}
 HELLO = encode_worker(WorkerHello(2, 7, "arithmetic", False, 256))
-BEAT = encode_worker(Beat(1, [], {}))
+BEAT = encode_worker(Beat(b"", 1, [], {}))
 
 
 def about(given: Any) -> bytes:
@@ -65,7 +66,9 @@ class Link:
         self.ids = lambda: next(count).to_bytes(16, "big")
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
         self.needs = given.pop("needs", None)
-        self.hosts = Hosts(self.pool, TERMS, EPOCH, needs=self.needs, serves=SERVES)
+        self.hosts = Hosts(
+            self.pool, TERMS, EPOCH, Journal(on=False), needs=self.needs, serves=SERVES
+        )
         self.hosts.open()
         self.host = Host("a", workers, self.ids, **given)
         self.now_s = 100.0
@@ -238,7 +241,7 @@ class Link:
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
         self.epochs += 1
         given = {"serves": SERVES, **given}
-        self.hosts = Hosts(self.pool, TERMS, b"%016d" % self.epochs, journaled=True, **given)
+        self.hosts = Hosts(self.pool, TERMS, b"%016d" % self.epochs, Journal(on=True), **given)
         self.hosts.found(waits, self.now_s)
         self.hosts.open()
         self.up.clear()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
-from trio_envserve.core.worker import OutcomeMade
+from trio_envserve.core.worker import BeatDue, OutcomeMade, RouterMessage
 
 from .helpers import Pair, identifier
 
@@ -59,7 +57,7 @@ def test_a13_what_ran_was_kept_beyond_the_bound_of_bytes():
     assert {answer.body for answer in pair.answers if isinstance(answer.body, bytes)} == {LARGE}  # type: ignore[union-attr]
     pair.beat()
     assert nothing_left(pair)
-    assert not pair.workers[b"w0-1"]._kept
+    assert not pair.workers[b"w0-1"]._held
 
 
 def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
@@ -81,50 +79,13 @@ def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
     assert len(pair.mailed(messages.Outcome)) == 4
 
 
-def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
-    pair = pair_of(1, server={"kept_bytes": 2 * SIZE})
+def test_a_worker_that_announces_twice_is_killed():
+    pair = pair_of(1, server={"kept_bytes": 1})
     worker = pair.runs[0][0]
     announced, *_ = pair.workers[worker].take(OutcomeMade(0, Status.RESULT, LARGE, 1.0))
     pair.work(worker, [announced, announced])
-    assert held(pair) == (SIZE, 0)
     pair.settle()
-    pair.work(worker, [announced])
-    pair.settle()
-    kept = pair.session.tickets[0].kept
-    assert kept is not None
-    assert held(pair) == (kept.size_bytes, 0)
-    assert len(pair.answers) == 1
-
-
-@pytest.mark.parametrize(
-    "kind", [messages.Announced, messages.Fetch, messages.WorkerOutcome], ids=lambda k: k.__name__
-)
-def test_g9_a_single_loss_is_repaired_by_the_next_beats(kind):
-    pair = pair_of(3)
-    with pair.losing(kind):
-        end_all(pair)
-        assert pair.answers == []
-    pair.beat()
-    pair.beat()
-    assert len(pair.answers) == 2
-    pair.receive(0)
-    assert len(pair.answers) == 3
-
-
-def test_what_waits_is_not_announced_with_every_beat():
-    pair = pair_of(4)
-    end_all(pair)
-    pair.beat()
-    said: list[type] = []
-
-    def listen(message: messages.Message) -> bool:
-        said.append(type(message))
-        return False
-
-    pair.lose = listen
-    pair.beat()
-    assert messages.Announced not in said
-    assert messages.Fetch in said
+    assert [kill.worker for kill in pair.kills] == [worker]
 
 
 # -- what comes in between --------------------------------------------------------
@@ -145,8 +106,30 @@ def test_g7_a_cancel_ends_it_at_once():
     pair.cancel(2)
     assert (pair.router.workforce.live_count(), held(pair)[1]) == (0, 0)
     assert pair.cancels == []  # nothing runs that could be told
+    assert list(pair.workers[b"w0-1"]._held) == []
     pair.beat()
-    assert list(pair.workers[b"w0-1"]._kept) == []
+    assert pair.kills == []
+
+
+def test_g7_a_cancel_that_crosses_its_outcome_takes_nothing_for_a_difference():
+    pair = pair_of(1, server={"kept_bytes": 2 * SIZE})
+    worker, run = pair.runs[0]
+    announced, *_ = pair.workers[worker].take(OutcomeMade(run.number, Status.RESULT, LARGE, 1.0))
+    outcomes_: list[Any] = []
+    pair.lose = lambda message: isinstance(message, messages.Fetch)
+    pair.work(worker, [announced])
+    pair.settle()  # it is asked for the outcome
+    pair.lose = lambda message: False
+    core = pair.workers[worker]
+    fetch = messages.encode(messages.Fetch([0, 1], []))
+    outcomes_ += core.take(RouterMessage((core.incarnation, fetch)))
+    beat = core.take(BeatDue({}))
+    pair.cancel(0)  # before that has come
+    pair.work(worker, [*outcomes_, *beat])
+    pair.settle()
+    pair.beat()
+    assert pair.kills == []
+    assert nothing_left(pair)
 
 
 def test_g7_a_cancel_that_crosses_the_announcement_ends_it():
@@ -237,7 +220,6 @@ def test_an_announcement_of_what_does_not_live_changes_nothing():
 def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair = waiting()
     core = pair.workers[b"w0-1"]
-    (kept,) = [each for number, each in core._kept.items() if number == 2]
-    pair.router_takes(WorkerMessage((b"w0-1", *kept.message.frames), pair.now_s))
+    pair.router_takes(WorkerMessage((b"w0-1", *core._held[2].message.frames), pair.now_s))
     assert len(pair.answers) == 3
     assert held(pair)[1] == 0

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host_link import BATCH_BYTES, FRAMES_MOST, Inbox, Item, ItemKind, Outbox
+from trio_envserve.core.host_link import (
+    ARRIVED_BYTES,
+    BATCH_BYTES,
+    FRAMES_MOST,
+    Inbox,
+    Item,
+    ItemKind,
+    Outbox,
+)
 from trio_envserve.core.host_messages import (
     FIELDS,
     KINDS,
@@ -41,7 +49,7 @@ ONE_EACH: list[Any] = [
     HostLeaves(MEMBERSHIP, 9),
     HostWelcome(2, MEMBERSHIP, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
     HostRefused(MEMBERSHIP, 1, b"e" * 16, "over", "its membership is over"),
-    HostAnswer(MEMBERSHIP, 3, 5, 7),
+    HostAnswer(MEMBERSHIP, 3, 5, 7, 6),
 ]  # fmt: skip
 
 
@@ -215,3 +223,36 @@ def test_items_of_many_bytes_go_alone():
         sizes[:1], sizes[1:4], sizes[4:5], sizes[5:]
     ]  # fmt: skip
     assert (len(outbox), outbox.put_in_all) == (6, 6)
+
+
+def moved(outbox: Outbox) -> list[Item]:
+    """The items that another router gets."""
+    inbox = Inbox()
+    other = outbox.move(b"o" * 16)
+    return [each for frames in other.messages() for each in taken(inbox, frames)]
+
+
+def test_g4_what_has_arrived_goes_to_another_router_too_until_it_is_safe():
+    outbox = Outbox(MEMBERSHIP)
+    items = [item(number) for number in range(4)]
+    for each in items:
+        outbox.put(each)
+    list(outbox.messages())
+    outbox.received(3, 0, 0)
+    assert moved(outbox) == items
+    outbox.received(3, 0, 2)
+    assert moved(outbox) == items[2:]
+    outbox.received(4, 0, 4)
+    assert (moved(outbox), outbox.arrived_bytes) == ([], 0)
+
+
+def test_g8_what_has_arrived_and_is_not_safe_is_bounded():
+    """A router whose journal does not get on says for ever that nothing is safe."""
+    outbox = Outbox(MEMBERSHIP)
+    piece = ARRIVED_BYTES // 4
+    for number in range(10):
+        outbox.put(Item(ItemKind.MESSAGE, b"w%d" % number, (bytes(piece),)))
+    list(outbox.messages())
+    outbox.received(10, 0, 0)
+    assert outbox.arrived_bytes == ARRIVED_BYTES
+    assert [each.worker for each in moved(outbox)] == [b"w6", b"w7", b"w8", b"w9"]

@@ -31,7 +31,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS
-from trio_envserve.core.journal import Record
+from trio_envserve.core.journal import Closed, Journal, Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
@@ -496,8 +496,8 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     link = joined()
     membership, incarnation = link.host.lease.membership, link.alive[b"w0-1"]
     host, body = link.hosts.hosts[membership], bytes(KEPT_BYTES)
-    link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
-    link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, [], {}), body))
     link.hosts.turn_over()
     link.take(link.hosts.tick(link.now_s))
     assert host.state == "quiet"
@@ -759,8 +759,8 @@ def test_nothing_is_said_before_what_runs_is_merged():
     said: list[Any] = []
     other.to_workers = said
     other.back(0)
-    (statement,) = said
-    assert (statement.live, statement.cancelled, statement.next) == ([0, 1], [], 1)
+    assert said == [messages.RouterChanged(other.router.epoch)]
+    assert other.kills == [], "its first beat names what the router knows"
 
 
 def test_numbers_go_on_above_what_the_journal_has_and_the_host_has_not_seen():
@@ -773,7 +773,6 @@ def test_numbers_go_on_above_what_the_journal_has_and_the_host_has_not_seen():
     other.back(next=0)
     worker = other.router.workforce.workers[WORKER]
     assert worker.next_number == 1
-    other.beat()
     assert [run.body for _, run in other.runs] == [b"body"], "it is sent again with its number"
     assert list(other.core.running) == [0]
 
@@ -813,7 +812,6 @@ def test_an_outcome_that_the_router_before_had_and_lost_may_have_run():
     first = Journaled.running()
     saved = list(first.records)
     first.end(payload=b"outcome")
-    first.beat()  # the worker drops it
     other = Followed(first, saved)
     other.attach()
     other.back()
@@ -866,7 +864,7 @@ def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():
 
 def test_what_is_no_hello_makes_no_worker():
     other = Followed(Journaled.running(), [])
-    other.back(hello=messages.encode(messages.Beat(1, [], {})))
+    other.back(hello=messages.encode(messages.Beat(b"", 1, [], {})))
     assert WORKER not in other.router.workforce.workers
 
 
@@ -877,12 +875,60 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
     monkeypatch.setattr(first.router.announced, "grant", list)  # it has no room
     large = bytes(first.workers[WORKER].announce_bytes + 1)
     first.end(payload=large)
-    first.beat()
-    first.beat()
     other = Followed(first)
     other.attach()
     other.back()
-    other.beat()
-    other.beat()
     other.disk()
     assert told(other)[1] == large
+
+
+def test_what_a_worker_announces_and_its_next_router_does_not_know_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    first = Journaled()
+    first.submit(b"without a key")
+    monkeypatch.setattr(first.router.announced, "grant", list)
+    first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
+    other = Followed(first)
+    other.back()
+    assert not other.core._held
+    other.beat()
+    assert other.kills == []
+
+
+def test_g5_only_outcomes_count_of_what_was_said_to_the_router_before():
+    first = Journaled.running()
+    other = Followed(first)
+    with other.losing(messages.RouterChanged):
+        other.back(0)
+    permits = other.router.dispatches.permits
+    (execution,) = other.router.workforce.workers[WORKER].live.values()
+    ids = execution.session.id, execution.sequence, 0
+    for message, *body in (
+        (messages.Beat(b"", 0, [], {}),), (messages.Claim(0, 0, "a", 1, None),),
+        (messages.WorkerNotes([0, 1], [b"\xa0"]),), (messages.WorkerSave(*ids, 1), b"state"),
+        (messages.Announced(*ids, 10),), (messages.WorkerHello(2, 7, "env", False, 256, BEFORE),),
+    ):  # fmt: skip
+        other.from_worker(message, *body)
+    assert (permits.lines, execution.note, execution.saves) == ({}, b"", 0)
+    assert (execution.size_bytes, other.kills) == (None, [])
+    other.from_worker(messages.WorkerOutcome(*ids, 0, 1.0), b"outcome")
+    assert not other.router.workforce.workers[WORKER].live
+
+
+def test_a_host_is_told_what_is_safe_in_the_journal():
+    journal, link = Journal(on=True), joined()
+    (host,) = link.hosts.hosts.values()
+    beat = HostBeat(host.holding.membership, 1, 0, EPOCH, 0, host.outbox.sent, False, {})
+
+    def safe() -> int:
+        return host.answer(beat, journal).safe
+
+    have = host.inbox.have
+    assert safe() == have
+    journal.append(Closed, 1)
+    host.inbox.have += 1
+    assert (safe(), safe()) == (have, have)
+    host.inbox.have += 1  # of which the journal has nothing
+    journal.saved(journal.appended)
+    assert (safe(), safe()) == (have + 1, have + 2)

@@ -55,17 +55,13 @@ def test_g11_a_start_is_safe_before_its_dispatch():
     assert len(pair.runs) == 1
 
 
-def test_g11_no_repair_sends_a_dispatch_before_its_start_is_safe():
+def test_g1_a_beat_does_not_name_a_dispatch_whose_start_is_not_safe():
     pair = Journaled.asked()
-    for _ in range(3):  # its worker misses it, and says so
-        pair.beat()
-    statement = pair.to_workers[-1]
-    assert isinstance(statement, messages.Statement)
-    assert statement.next == 1
-    assert not pair.runs
+    pair.beat()
+    assert (pair.runs, pair.kills) == ([], [])
     pair.disk()
     pair.beat()
-    assert len(pair.runs) == 1
+    assert (len(pair.runs), pair.kills) == (1, [])
 
 
 def test_g7_what_is_cancelled_before_its_start_is_safe_is_never_sent():
@@ -763,14 +759,11 @@ def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker(
 # -- a worker that says what cannot be ------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["it has seen it", "it has its outcome"])
-def test_g10_a_worker_ended_the_server_by_what_it_said_of_a_dispatch_that_was_not_sent(what):
+def test_g10_a_worker_ended_the_server_by_what_it_said_of_a_dispatch_that_was_not_sent():
     pair = Journaled.asked()
     ((worker, core),) = pair.workers.items()
     (execution,) = pair.router.workforce.workers[worker].live.values()
-    said: messages.Message = messages.Beat(1, [0, 1], {})
-    if what == "it has its outcome":
-        said = messages.Announced(execution.session.id, execution.sequence, 0, 10)
+    said = messages.Announced(execution.session.id, execution.sequence, 0, 10)
     pair.give(WorkerMessage((worker, core.incarnation, messages.encode(said)), pair.now_s))
-    pair.disk()
-    assert not pair.runs
+    pair.settle()
+    assert [kill.worker for kill in pair.kills] == [worker]

@@ -21,7 +21,7 @@ def entry(state: WorkState, *, executions: int = 0, arrived: bool = True, **fiel
     if state is WorkState.RUNNING:
         made.execution = execution_on(worker_of(), account_of())
         if arrived:
-            made.execution.body = None
+            made.execution.sent_at = 0
     return made
 
 

@@ -26,7 +26,7 @@ from .helpers import FIRST, OTHER, Pair
 class Process:
     """A worker, for the machine alone."""
 
-    claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
+    claims: dict[int, PermitClaim] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(eq=False)
@@ -141,10 +141,10 @@ def test_a_claim_that_no_worker_makes_is_malformed(wrong: Claim):
 def test_claims_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(permits, "CLAIMS_MOST", 2)
     machine = Machine()
-    machine.claims(*(claim(number) for number in range(4)))
+    machine.claims(*(claim(number) for number in range(2)))
     with pytest.raises(ProtocolError, match="more than 2 claims"):
-        machine.claims(claim(4))
-    machine.claims(claim(3))  # it is known
+        machine.claims(claim(2))
+    machine.claims(claim(1))  # it is known
 
 
 # -- what an earlier epoch has granted ---------------------------------------------------
@@ -155,22 +155,26 @@ def test_nothing_is_granted_before_workers_of_an_earlier_epoch_have_stated_their
     back = Process()
     machine.permits.unstated.add(back)
     machine.claims(claim(0), claim(1, name="b"))
-    assert machine.granted() == []
-    machine.permits.stated(back, 6, Ranges([5]), Ranges([5]))
-    assert machine.granted() == [], "it has a claim that is not known yet"
-    machine.permits.claim(back, Running(), claim(5))
-    assert machine.granted() == [], "it may be one that was on its way to the earlier router"
-    machine.permits.stated(back, 6, Ranges([5]), Ranges([5]))
+    machine.permits.claim(back, Running(), claim(5)._replace(held=1))
+    assert machine.granted() == [], "it may have more"
+    machine.permits.unstated.remove(back)
     machine.permits.tick(machine.now_s)
     assert machine.granted() == [1], "the only permit of the first name is held"
     machine.permits.ended(back, Ranges([5]))
     assert machine.granted() == [0]
 
 
+def test_a_worker_of_this_router_cannot_say_that_it_holds_a_permit():
+    machine = Machine()
+    machine.claims(claim(0), claim(1)._replace(held=1))
+    assert machine.granted() == [0]
+
+
 def test_held_permits_are_entered_above_the_limit():
     machine = Machine()
-    holder = machine.claims(*(claim(number, most=1) for number in range(3)))
-    machine.permits.stated(machine.worker, 3, Ranges(range(3)), Ranges(range(3)))
+    machine.permits.unstated.add(machine.worker)
+    holder = machine.claims(*(claim(number)._replace(held=1) for number in range(3)))
+    machine.permits.unstated.clear()
     machine.claims(claim(9))
     assert machine.granted() == []
     machine.permits.ended(machine.worker, Ranges([0, 1]))
@@ -191,15 +195,10 @@ def test_nothing_is_granted_while_an_earlier_epoch_may_live():
     assert machine.granted() == [2]
 
 
-def test_a_claim_of_an_execution_that_had_ended_counts_as_known_and_as_nothing_else():
+def test_a_claim_of_an_execution_that_had_ended_is_none():
     machine = Machine()
-    machine.permits.unstated.add(machine.worker)
     machine.permits.claim(machine.worker, None, claim(0))
-    machine.permits.stated(machine.worker, 1, Ranges([0]), Ranges([0]))
-    machine.claims(claim(1))
-    assert machine.granted() == [1]
-    machine.permits.stated(machine.worker, 2, Ranges([1]), Ranges([1]))
-    assert [*machine.worker.claims] == [1]
+    assert machine.worker.claims == {}
 
 
 # -- anything ----------------------------------------------------------------------------
@@ -283,18 +282,6 @@ def granted(pair: Pair) -> list[int]:
     return numbers
 
 
-def heard(pair: Pair) -> list[messages.Message]:
-    """All messages from now on."""
-    messages_: list[messages.Message] = []
-
-    def note(message: messages.Message) -> bool:
-        messages_.append(message)
-        return False
-
-    pair.lose = note
-    return messages_
-
-
 def test_a_claim_is_granted_at_once_and_comes_back_with_its_block():
     pair = pair_of(2)
     pair.claim(0, pair.runs[0])
@@ -327,46 +314,6 @@ def test_a_permit_comes_back_with_the_proof_of_its_workers_death():
     pair.die(FIRST)
     pair.advance(1.0)
     assert pair.granted == [(FIRST, 0), (OTHER, 0)]
-
-
-@pytest.mark.parametrize("kind", [Claim, ClaimsEnded, Granted], ids=lambda kind: kind.__name__)
-def test_a_lost_message_about_claims_is_repaired_by_beats(kind: type):
-    pair = pair_of(2)
-    pair.claim(0, pair.runs[0])
-    with pair.losing(kind):
-        pair.claim(1, pair.runs[1])
-        pair.give_back(0)
-    pair.beat()
-    pair.beat()
-    pair.beat()
-    assert granted(pair) == [0, 1]
-    assert pair.router.dispatches.permits.records() == [
-        {"name": "a", "limit": 1, "held": 1, "waiting": 0}
-    ]
-
-
-def test_a_lost_grant_of_a_rate_is_repaired_by_another_one():
-    pair = pair_of(1)
-    with pair.losing(Granted):
-        pair.claim(0, per_s=1000.0)
-    assert granted(pair) == []
-    pair.beat()
-    pair.advance(0.5)
-    pair.beat()
-    assert granted(pair) == [0]
-    pair.beat()
-    assert granted(pair) == []
-    pair.advance(1.0)
-    assert pair.router.dispatches.permits.lines == {}
-
-
-def test_a_statement_that_crosses_a_claim_repeats_nothing():
-    pair = pair_of(1)
-    sent = heard(pair)
-    pair.beat()
-    pair.claim(0)
-    pair.beat()
-    assert sum(isinstance(each, Claim) for each in sent) == 1
 
 
 def test_a_late_claim_of_an_ended_execution_holds_nothing():
@@ -417,9 +364,8 @@ def test_hostile_spans_of_claims_cost_nothing():
     assert pair.router.dispatches.permits.lines == {}
     pair.claim(1)
     core = pair.workers[FIRST]
-    for said in (Granted([0, 2**62], None), messages.Statement(9, 1, [0, 1], [], None, [0, 2**62])):
-        frames = (core.incarnation, messages.encode(said))
-        pair.work(FIRST, core.take(RouterMessage(frames)))
+    frames = (core.incarnation, messages.encode(Granted([0, 2**62], None)))
+    pair.work(FIRST, core.take(RouterMessage(frames)))
     assert granted(pair) == [0, 1]
 
 
@@ -447,9 +393,6 @@ def test_a_next_router_learns_which_permits_are_held_before_it_grants_any():
     pair.claim(1, pair.runs[1])
     assert granted(pair) == [0]
     taken_over(pair)
-    pair.beat()
-    assert granted(pair) == []
-    pair.beat()
     assert granted(pair) == []
     assert pair.router.dispatches.permits.records() == [
         {"name": "a", "limit": 1, "held": 1, "waiting": 1}
@@ -477,7 +420,8 @@ def test_a_claim_that_was_on_its_way_to_the_earlier_router_was_granted_again():
 
 def test_a_worker_that_was_taken_over_and_dies_holds_up_nobody():
     pair = pair_of(2)
-    taken_over(pair)
+    with pair.losing(messages.RouterChanged):
+        taken_over(pair)
     assert pair.router.dispatches.permits.unstated
     pair.die(FIRST)
     pair.advance(1.0)
@@ -506,3 +450,22 @@ def test_a_rate_is_not_shown_under_the_name_of_a_limit():
     machine.granted()
     machine.claims(claim(4, name="b", per_s=0.1))
     assert [each["name"] for each in machine.permits.records()] == ["a", "b"]
+
+
+def test_a_claim_of_a_rate_has_ended_at_its_worker_with_its_grant():
+    pair = pair_of(1)
+    pair.claim(0, per_s=1000.0)
+    pair.claim(1, per_s=1000.0)
+    assert granted(pair) == [0, 1]
+    assert pair.workers[FIRST]._claims.again() == []
+    pair.advance(1.0)
+    assert pair.router.dispatches.permits.lines == {}
+
+
+def test_a_further_claim_of_a_rate_moves_no_look_at_it():
+    machine = Machine()
+    machine.claims(claim(0, per_s=0.1), claim(1, per_s=0.1))
+    assert machine.granted() == [0]
+    machine.claims(claim(2, per_s=0.1))
+    assert machine.granted(0.1) == []
+    assert machine.granted(10.0) == [1]

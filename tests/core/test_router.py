@@ -216,16 +216,6 @@ def test_work_of_a_key_is_below_the_span_of_the_ask_that_opened_it():
     assert run.traceparent == SPAN
 
 
-def test_a_dispatch_that_was_lost_is_sent_again_with_its_span():
-    pair = Pair()
-    with pair.losing(messages.Dispatch):
-        pair.submit(traceparent=SPAN)
-    assert not pair.runs
-    pair.beat()
-    pair.beat()
-    assert [run.traceparent for _, run in pair.runs] == [SPAN]
-
-
 HELLO = messages.Hello(2, identifier(900), 1, "raw", 1 << 20, bytes(16))
 REQUEST = messages.Request(identifier(5), 0, identifier(901), None, 1, None)
 
@@ -836,17 +826,6 @@ def test_a_late_rollout_ends_at_its_limit_as_any_other():
     assert (pair.failure(0).code, pair.failure(1).code) == ("deadline", "execution-limit")
     told = "the 30 s that the call lets an execution last (its execution_s, and 5 s of them its"
     assert pair.failure(1).message.startswith(told)
-
-
-def test_a_dispatch_that_was_lost_says_again_how_long_it_is_until_then():
-    pair = Pair()
-    with pair.losing(messages.Dispatch):
-        pair.submit(execution_s=65.0, grace_s=5.0)
-        pair.advance(20.0)
-    assert not pair.runs
-    pair.beat()
-    pair.settle()
-    assert pair.runs[0][1].late_s == 40.0
 
 
 def test_the_grace_of_a_key_belongs_to_its_executions_and_not_to_the_waits():

@@ -27,9 +27,8 @@ from trio_envserve.core.messages import (
     ResourceAnswer,
     ResourceIntended,
     ResourceStated,
-    Statement,
+    RouterChanged,
 )
-from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.scope import HeldResource, OpenResources, Resources, ResourceState
 
 INTENDED, CREATED, LEFT, GONE = ResourceState
@@ -60,9 +59,7 @@ class Process:
     host: str = ""
     live: dict[int, Any] = dataclasses.field(default_factory=dict)
     running: int = 0
-    is_earlier: bool = False
     resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
-    intended: Ranges = dataclasses.field(default_factory=Ranges)
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
 
     @property
@@ -90,12 +87,10 @@ class Machine:
         process.live[made.number] = made
         return made
 
-    def intend(
-        self, execution: Running | None, worker: int = 0, named: str | None = None, **more: Any
-    ) -> ResourceAnswer:
+    def intend(self, execution: Running | None, worker: int = 0, **more: Any) -> ResourceAnswer:
         """The answer to an intent; a journal saves it."""
         number = 0 if execution is None else execution.number
-        intent = ResourceIntended(number, next(self.places), "sandbox", "m:f", named)
+        intent = ResourceIntended(number, next(self.places), "sandbox", "m:f")
         intent = intent._replace(**more)
         self.resources.intend(self.workers[worker], execution, intent, self.now_s)
         self.save()
@@ -130,13 +125,12 @@ class Machine:
         ("kind", "k" * 65),
         ("kind", "a\n"),
         ("destroy", "d" * 1025),
-        ("name", "n" * 65),
     ],
 )
 def test_intent_with_a_text_that_is_none_is_malformed(field: str, value: str):
     machine = Machine()
     with pytest.raises(ProtocolError, match="a resource with a text"):
-        machine.intend(machine.runs(), 0, None, **{field: value})
+        machine.intend(machine.runs(), 0, **{field: value})
 
 
 @pytest.mark.parametrize("state", [INTENDED, 4])
@@ -176,18 +170,6 @@ def test_bounds_refuse_in_words():
     assert "the server (resources)" in machine.intend(machine.runs(account=b"c" * 16)).refused
 
 
-def test_g8_numbers_of_resources_with_many_gaps_are_malformed():
-    """The router remembers the numbers that it has seen: as spans, one for each gap."""
-    machine, worker = Machine(), Machine().workers[0]
-    for number in range(scope.GAPS_MOST + 1):
-        machine.resources.intend(worker, None, ResourceIntended(0, number, "k", "d"), 0.0)
-    assert worker.intended.span_count() == 1
-    with pytest.raises(ProtocolError, match="more than 16384 gaps"):
-        for number in range(scope.GAPS_MOST + 1):
-            intent = ResourceIntended(0, 100_000 + 2 * number, "k", "d")
-            machine.resources.intend(worker, None, intent, 0.0)
-
-
 def test_cancelled_and_ended_executions_get_no_resource():
     machine = Machine()
     execution = machine.runs()
@@ -213,12 +195,10 @@ def test_failed_journal_refuses_and_answers_what_was_to_wait():
     assert (first.name, first.refused) == ("", "the server's journal has failed: the disk is gone")
     assert second == ResourceAnswer(known, GONE, "")
     assert machine.resources.all == {}
-    machine.resources.intend(machine.workers[0], execution, intent, machine.now_s)
-    assert machine.told[-1][1].refused == "it was given up"
     assert "the disk is gone" in machine.intend(execution).refused
 
 
-def test_intent_that_comes_again_gets_the_same_name():
+def test_intent_that_another_router_has_entered_gets_the_same_name():
     machine = Machine()
     execution, worker = machine.runs(), machine.workers[0]
     intent = ResourceIntended(0, 7, "sandbox", "m:f")
@@ -230,11 +210,10 @@ def test_intent_that_comes_again_gets_the_same_name():
     assert len(machine.resources.all) == 1
 
 
-def test_answer_waits_until_its_record_is_safe_and_is_given_once():
+def test_answer_waits_until_its_record_is_safe():
     machine = Machine(journal=True)
     worker, intent = machine.workers[0], ResourceIntended(0, 7, "sandbox", "m:f")
-    for _ in range(2):
-        machine.resources.intend(worker, machine.runs(), intent, 0.0)
+    machine.resources.intend(worker, machine.runs(), intent, 0.0)
     assert machine.told == []
     machine.save()
     assert len(machine.told) == 1
@@ -391,18 +370,6 @@ def test_cleaning_that_does_not_end_retires_its_worker_and_stays_its_own():
     assert machine.resources.counts() == (0, 0, 0, 1)
 
 
-def test_cleaning_is_sent_again_with_later_beats():
-    machine = Machine()
-    name = machine.intend(machine.runs()).name
-    machine.states(name, LEFT)
-    (clean,) = machine.gives()
-    (worker,) = [each for each in machine.workers if each.cleanings]
-    machine.told.clear()
-    for after_s in (1.0, 2.0):
-        machine.resources.repeat(worker, machine.now_s + after_s)
-    assert machine.told == [(worker, clean)]
-
-
 def test_statement_about_what_is_not_its_own_changes_nothing():
     machine = Machine()
     name = machine.intend(machine.runs()).name
@@ -412,40 +379,16 @@ def test_statement_about_what_is_not_its_own_changes_nothing():
     assert list(machine.resources.all) == [name]
 
 
-def test_resource_of_an_earlier_router_is_known_again_with_its_name():
-    machine = Machine()
-    execution = machine.runs()
-    for each in machine.workers:
-        each.is_earlier = True
-    assert machine.intend(execution, named="old").name == "old"
-    assert machine.intend(None, named="older").name == "older"
-    assert machine.intend(None, 1, named="old").name == "old"
-    assert {name: each.holder for name, each in machine.resources.all.items()} == {
-        "old": machine.workers[0], "older": machine.workers[0],
-    }  # fmt: skip
-
-
-def test_g10_names_that_no_earlier_router_can_have_given_enter_nothing():
-    """A worker may state any name: one that is given here later, or without an end."""
-    machine = Machine()
-    execution, epoch = machine.runs(), (b"e" * 16).hex()
-    machine.intend(execution, named="of no earlier router")
-    machine.workers[0].is_earlier = True
-    machine.intend(execution, named=f"{epoch}-0")
-    assert not machine.resources.all
-    assert machine.intend(execution).name == f"{epoch}-0"
-    for number in range(LIMITS.resources + 3):
-        assert machine.intend(None, named=f"old-{number}").name == f"old-{number}"
-    assert len(machine.resources.all) == LIMITS.resources
-
-
-def test_g13_resource_that_the_journal_does_not_know_is_gone():
-    """It was given to another worker, and destroyed again."""
+def test_g13_statement_about_what_is_gone_is_answered_when_that_is_safe():
+    """It comes again to a router that takes its worker over, and was answered at once."""
     machine = Machine(journal=True)
-    assert machine.intend(machine.runs(), named="old") == ("old", INTENDED, "", 0, None)
-    machine.states("old", LEFT)
-    assert not machine.resources.all
-    assert not machine.gives(1000.0)
+    name = machine.intend(machine.runs()).name
+    said = ResourceStated(name, GONE, b"", "")
+    for _ in range(2):
+        machine.resources.stated(machine.workers[0], said, machine.now_s)
+    assert machine.told == []
+    machine.save()
+    assert [told for _, told in machine.told] == 2 * [ResourceAnswer(name, GONE, "")]
 
 
 def test_journal_has_what_its_next_server_needs():
@@ -464,6 +407,7 @@ def test_journal_has_what_its_next_server_needs():
     assert other.workers[0].resources[0].execution is execution
     other.resources.take_back(other.workers[1], 0.0)
     assert list(other.workers[1].cleanings) == [names[1]]
+    assert [each for _, each in other.told] == [Clean(names[1], 1, "sandbox", "m:f", 30.0)]
     other.places = machine.places
     assert other.intend(execution).name.endswith("-2")
 
@@ -497,20 +441,20 @@ def test_worker_remembers_few_cleanings_and_runs_none_twice():
     for number in range(scope.REMEMBERED + 1):
         assert known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
         assert not known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
-        known.cleaned(ResourceStated(f"r{number}", LEFT, b"", "", 1), 0)
+        known.cleaned(ResourceStated(f"r{number}", LEFT, b"", "", 1))
     assert not known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
     assert known.clean(Clean(f"r{number}", 2, "k", "d", 1.0))
     assert known.clean(Clean("r0", 1, "k", "d", 1.0)), "it is long over"
 
 
 def test_g13_cleaning_that_is_under_way_is_never_forgotten():
-    """It takes long, and thousands of others pass meanwhile: it comes again with each beat."""
+    """It takes long, and thousands of others pass meanwhile: another router sends it again."""
     known = OpenResources()
     slow = Clean("slow", 1, "k", "d", 30.0)
     assert known.clean(slow)
     for number in range(scope.REMEMBERED + 1):
         known.clean(Clean(f"r{number}", 1, "k", "d", 1.0))
-        known.cleaned(ResourceStated(f"r{number}", GONE, b"", "", 1), 0)
+        known.cleaned(ResourceStated(f"r{number}", GONE, b"", "", 1))
     assert not known.clean(slow)
 
 
@@ -521,32 +465,29 @@ def test_worker_ignores_answers_that_are_no_news():
         ResourceAnswer("n", INTENDED, "", 3),
     ):  # fmt: skip
         assert known.answered(answer) is None
-    assert known.state(3, GONE, b"", "", 0) is None
-    known.intend(ResourceIntended(0, 3, "k", "d"), 0)
-    assert known.state(3, GONE, b"", "", 0) is None, "it has no name"
+    assert known.state(3, GONE, b"", "") is None
+    known.intend(ResourceIntended(0, 3, "k", "d"))
+    assert known.state(3, GONE, b"", "") is None, "it has no name"
     known.answered(ResourceAnswer("n", INTENDED, "", 3))
-    assert known.answered(ResourceAnswer("m", INTENDED, "", 3)) is None
-    known.state(3, CREATED, b"h", "", 0)
+    known.state(3, CREATED, b"h", "")
     assert known.answered(ResourceAnswer("n", GONE, "")) is None
     result = ResourceStated("n", GONE, b"", "", 2)
-    known.cleaned(result, 1)
-    assert known.again(Statement(1, 0, [], []), 1)[-1] != result, "it is under way"
-    known.cleaned(result, 0)
+    known.cleaned(result)
     known.answered(ResourceAnswer("n", GONE, "", None, 1))
-    assert known.again(Statement(1, 0, [], []), 1)[-1] == result
+    assert [*known.again()][-1] == result
 
 
-def test_worker_forgets_what_a_later_router_has_answered_in_any_order():
+def test_another_router_is_told_of_intents_without_a_name_and_of_all_statements():
     known = OpenResources()
-    known.intend(ResourceIntended(0, 3, "k", "d"), 0)
-    known.answered(ResourceAnswer("n", INTENDED, "", 3))
-    said = known.state(3, GONE, b"", "", 0)
-    intent, again = known.again(Statement(0, 0, [], []), 1)
-    assert (intent, again) == (ResourceIntended(0, 3, "k", "d", "n"), said)
-    known.answered(ResourceAnswer("n", GONE, ""))
-    assert known.waits(0)
-    assert known.answered(ResourceAnswer("n", INTENDED, "", 3)) is None
-    assert not known.open
+    for place in (3, 4, 5):
+        known.intend(ResourceIntended(0, place, "k", "d"))
+    for place, name in ((4, "n"), (5, "m")):
+        known.answered(ResourceAnswer(name, INTENDED, "", place))
+    said = known.state(4, CREATED, b"h", "")
+    known.answered(ResourceAnswer("n", CREATED, ""))
+    assert not known.open[4].waits
+    assert [*known.again()] == [ResourceIntended(0, 3, "k", "d"), said]
+    assert known.open[4].waits, "its answer says that the other router has it"
 
 
 def test_g10_answers_about_many_resources_take_steps_of_one_each():
@@ -566,9 +507,9 @@ def test_g10_answers_about_many_resources_take_steps_of_one_each():
     known = OpenResources()
     known.open = Counted()
     for number in range(100):
-        known.intend(ResourceIntended(number, number, "k", "d"), 0)
+        known.intend(ResourceIntended(number, number, "k", "d"))
         known.answered(ResourceAnswer(f"n{number}", INTENDED, "", number))
-        known.state(number, GONE, b"", "", 0)
+        known.state(number, GONE, b"", "")
     for number in range(100):
         assert known.waits(number)
         known.answered(ResourceAnswer(f"n{number}", GONE, ""))
@@ -579,7 +520,7 @@ def test_g10_answers_about_many_resources_take_steps_of_one_each():
 
 # -- against a model ----------------------------------------------------------------------
 
-Message: TypeAlias = "ResourceIntended | ResourceStated | ResourceAnswer | Clean | Statement"
+Message: TypeAlias = "ResourceIntended | ResourceStated | ResourceAnswer | Clean | RouterChanged"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -598,14 +539,13 @@ class Thing:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Worker:
-    """A worker with its code, and its two links: in order, and lossy."""
+    """A worker with its code, and its two links."""
 
     life: bytes
     process: Process
     known: OpenResources = dataclasses.field(default_factory=OpenResources)
     up: deque[Message] = dataclasses.field(default_factory=deque)
     down: deque[Message] = dataclasses.field(default_factory=deque)
-    beat: int = 0
     code: dict[int, tuple[int, Thing | None, str]] = dataclasses.field(default_factory=dict)
     """By resource: its execution, the thing, and what its code does."""
     jobs: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -613,7 +553,7 @@ class Worker:
 
 
 class System(RuleBasedStateMachine):
-    """A router, its journal, and workers whose messages are lost, that die, and outlive routers."""
+    """A router, its journal, and workers that die, and outlive routers."""
 
     @initialize(journal=st.booleans())
     def begin(self, journal: bool) -> None:
@@ -668,7 +608,7 @@ class System(RuleBasedStateMachine):
             live[number] = Running(number, Account(b"a" * 16))
         execution = data.draw(st.sampled_from(sorted(live)))
         intent = ResourceIntended(execution, place, "sandbox", "m:f")
-        worker.known.intend(intent, worker.beat)
+        worker.known.intend(intent)
         worker.code[place] = execution, None, "wants"
         worker.up.append(intent)
 
@@ -697,7 +637,7 @@ class System(RuleBasedStateMachine):
             worker.code[place] = execution, thing, "is over"
 
     def says(self, worker: Worker, place: int, state: ResourceState) -> None:
-        said = worker.known.state(place, state, b"h", "", worker.beat)
+        said = worker.known.state(place, state, b"h", "")
         assert said is not None
         worker.up.append(said)
 
@@ -715,18 +655,16 @@ class System(RuleBasedStateMachine):
         thing.destroying.remove(worker.life)
         thing.exists &= not works
         result = ResourceStated(name, GONE if works else LEFT, b"", "", turn)
-        worker.up.append(worker.known.cleaned(result, worker.beat))
+        worker.up.append(worker.known.cleaned(result))
 
-    @rule(data=st.data(), upwards=st.booleans(), lost=st.integers(0, 9))
-    def message_passes(self, data: st.DataObject, upwards: bool, lost: int) -> None:
+    @rule(data=st.data(), upwards=st.booleans())
+    def message_passes(self, data: st.DataObject, upwards: bool) -> None:
         worker = self.some(data)
         link = worker.up if upwards else worker.down
         if link:
-            self.pass_on(worker, link.popleft(), lost=not lost and self.unreliable)
+            self.pass_on(worker, link.popleft())
 
-    def pass_on(self, worker: Worker, message: Message, *, lost: bool = False) -> None:
-        if lost:
-            return
+    def pass_on(self, worker: Worker, message: Message) -> None:
         match message:
             case ResourceIntended():
                 execution = worker.process.live.get(message.number)
@@ -739,8 +677,8 @@ class System(RuleBasedStateMachine):
                     assert thing.owner is None, "destroyed while its execution lives"
                     self.destroys(thing, worker)
                     worker.jobs[message.name] = message.turn
-            case Statement():
-                worker.up += worker.known.again(message, worker.beat)
+            case RouterChanged():
+                worker.up += worker.known.again()
             case ResourceAnswer():
                 self.answered(worker, message)
 
@@ -755,13 +693,6 @@ class System(RuleBasedStateMachine):
         assert news.name not in self.things, "a name was given twice"
         thing = self.things[news.name] = Thing(news.name, owner=(worker.life, execution))
         worker.code[news.resource] = execution, thing, "creates"
-
-    @rule(data=st.data())
-    def worker_beats(self, data: st.DataObject) -> None:
-        worker = self.some(data)
-        self.router.repeat(worker.process, self.now_s)
-        worker.beat += 1
-        worker.down.append(Statement(worker.beat, 0, [], []))
 
     @precondition(lambda self: any(each.process.live for each in self.workers))
     @rule(data=st.data())
@@ -828,8 +759,8 @@ class System(RuleBasedStateMachine):
             for execution in worker.process.live.values():
                 execution.claims = None
             self.by_process[worker.process] = worker
+            worker.down.append(RouterChanged(bytes(16)))
             self.router.take_back(worker.process, self.now_s)
-            worker.down.append(Statement(0, 0, [], []))
         self.router.earlier_dead(self.now_s)
         while len(self.workers) < 2:
             self.start_worker()
@@ -860,9 +791,6 @@ class System(RuleBasedStateMachine):
             self.journal.saved(self.journal.appended)
             self.router.go_on()
             for worker in self.workers:
-                worker.beat += 1
-                worker.down.append(Statement(worker.beat, 0, [], []))
-                self.router.repeat(worker.process, self.now_s)
                 for link in (worker.up, worker.down):
                     while link:
                         self.pass_on(worker, link.popleft())
@@ -886,7 +814,7 @@ class System(RuleBasedStateMachine):
             self.things[name].destroying.discard(worker.life)
             self.things[name].exists = False
             result = ResourceStated(name, GONE, b"", "", turn)
-            worker.up.append(worker.known.cleaned(result, worker.beat))
+            worker.up.append(worker.known.cleaned(result))
 
 
 def test_resources_are_destroyed_once_and_none_is_left():

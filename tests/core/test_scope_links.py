@@ -1,14 +1,12 @@
-"""Resources between a router and its workers: from the intent to the end, whatever gets lost."""
+"""Resources between a router and its workers: from the intent to the end."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.messages import ResourceAnswer, ResourceIntended, ResourceStated
+from trio_envserve.core.messages import ResourceAnswer, ResourceIntended
 from trio_envserve.core.router_inputs import CloseAsked, Restored, Tick, WorkerBack
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
@@ -47,27 +45,14 @@ def test_resource_gets_a_name_is_created_and_gone_before_its_outcome():
     assert pair.cleanings == []
 
 
-@pytest.mark.parametrize("lost", [ResourceIntended, ResourceAnswer])
-def test_intent_that_is_lost_is_stated_again(lost: Any):
-    pair = Pair.asked()
-    with pair.losing(lost):
-        assert pair.want(0) == ""
-    pair.beat()
-    pair.beat()
-    assert [told.resource for _, told in pair.stated] == [0]
-    assert len(pair.router.resources.all) == 1
-
-
-@pytest.mark.parametrize("lost", [ResourceStated, ResourceAnswer])
-def test_outcome_waits_until_the_end_of_a_resource_is_answered(lost: Any):
-    pair = Pair.asked()
-    created(pair)
-    with pair.losing(lost):
-        pair.resource_is(0, GONE)
+def test_outcome_waits_until_the_end_of_a_resource_is_answered():
+    pair = Journaled.running()
+    pair.want(0)
+    pair.disk()
+    pair.resource_is(0, GONE)
     pair.end()
     assert pair.answers == []
-    pair.beat()
-    pair.beat()
+    pair.disk()
     assert pair.result(0) == b"outcome"
     assert counts(pair) == (0, 0, 0, 1)
 
@@ -115,23 +100,6 @@ def test_g13_resource_of_this_machine_waits_for_its_workers():
     pair.advance(12.0)
     assert counts(pair) == (1, 1, 0, 0)
     assert pair.router.workforce.hosts() == {""}
-
-
-def test_cleaning_whose_messages_are_lost_is_sent_again_and_runs_once():
-    pair = Pair.asked()
-    created(pair)
-    with pair.losing(messages.Clean):
-        pair.end()
-    assert pair.cleanings == []
-    pair.advance(3.0)
-    for _ in range(3):
-        pair.beat()
-    assert len(pair.cleanings) == 1
-    with pair.losing(ResourceStated):
-        pair.clean()
-    pair.beat()
-    pair.beat()
-    assert counts(pair) == (0, 0, 0, 1)
 
 
 def test_cancelled_execution_wants_no_resource():
@@ -265,24 +233,69 @@ def test_resources_of_a_lost_journal_are_answered():
     assert "the disk is full" in pair.stated[-1][1].refused
 
 
-def test_next_server_learns_from_the_workers_it_takes_over_what_they_hold():
-    pair = Pair.asked()
-    name = created(pair)
+def taken_over(pair: Journaled, running: list[int]) -> Journaled:
+    """The next router with the journal, which takes the first worker over."""
     core, hello = pair.workers[FIRST], messages.WorkerHello(2, 1, "env", False, 256)
-    pair.router = pair.new_router()
-    pair.give(Tick(pair.now_s))
+    pair.router, left, pair.records = pair.new_router(), pair.records, []
+    pair.give(Restored(left, pair.now_s))
     pair.router.starting = ""
     back = WorkerBack(
-        FIRST, 0, core.incarnation, 1, False, messages.encode(hello), 1, [0, 1], pair.now_s
+        FIRST, 0, core.incarnation, 1, False, messages.encode(hello), 1, running, pair.now_s
     )
     pair.router._worker_back(back)
     pair.give(Tick(pair.now_s))
     pair.settle()
-    assert list(pair.router.resources.all) == [name]
+    return pair
+
+
+def test_g13_what_was_intended_before_a_takeover_is_not_entered_anew():
+    """A host sends the next router again what may not be safe: also the intent of a resource that
+    is gone.  It was entered anew, and destroyed twice."""
+    pair = Journaled.running()
+    pair.want(0)
+    intent = ResourceIntended(pair.runs[-1][1].number, 0, "sandbox", "module:destroy", None)
+    pair.disk()
+    pair.resource_is(0, GONE)
+    pair.disk()
+    core, router = pair.workers[FIRST], pair.new_router()
+    pair.router = router
+    pair.give(Restored(pair.records, pair.now_s))
+    router.starting = ""
+    hello = messages.encode(messages.WorkerHello(2, 1, "env", False, 256))
+    router._worker_back(WorkerBack(FIRST, 0, core.incarnation, 1, False, hello, 1, [0, 1], 100.0))
+    pair.from_worker(intent)
+    assert not router.resources.all
+    pair.settle()
+    pair.beat()
+    assert (counts(pair), pair.kills) == ((0, 0, 0, 0), [])
+
+
+def test_next_server_learns_from_the_workers_it_takes_over_what_they_hold():
+    pair = Journaled.running()
+    assert pair.want(0) == ""
+    pair.disk()
+    taken_over(pair, [0, 1])
+    assert states(pair) == ["held"]
+    pair.resource_is(0, CREATED, handle=b"handle")
     (resource,) = pair.router.resources.all.values()
     assert resource.handle == b"handle"
     pair.resource_is(0, GONE)
+    pair.disk()
     pair.end(status=Status.CANCELLED)
+    assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_next_server_sends_a_cleaning_again_which_runs_once():
+    pair = Journaled.running()
+    pair.want(0)
+    pair.disk()
+    pair.end()
+    pair.disk()
+    assert len(pair.cleanings) == 1
+    taken_over(pair, [])
+    assert len(pair.cleanings) == 1
+    pair.clean()
+    pair.disk()
     assert counts(pair) == (0, 0, 0, 1)
 
 

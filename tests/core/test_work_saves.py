@@ -19,9 +19,9 @@ from trio_envserve.core.journal import (
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.router_inputs import Exited, PoolOpened, Restored, WorkerBack
-from trio_envserve.core.terms import BodyParts, Status
+from trio_envserve.core.terms import Status
 from trio_envserve.core.work import WorkState
-from trio_envserve.core.worker import UNKNOWN, SaveEnded
+from trio_envserve.core.worker import SaveEnded
 
 from .helpers import FIRST, Pair, body_of_weight, identifier, limit_keys
 from .keyed import Journaled, Keyed, fail
@@ -67,55 +67,6 @@ def test_a_further_execution_begins_with_the_newest_state_that_was_saved():
     pair.end()
     assert pair.result(0) == b"outcome"
     assert held_bytes(pair) == (0, 0)
-
-
-def test_a_dispatch_that_was_lost_is_sent_again_with_its_state():
-    pair = consenting()
-    pair.save(b"state")
-    with pair.losing(messages.Dispatch):
-        pair.die()
-    assert len(pair.runs) == 1
-    pair.beat()
-    assert saved(pair) == [None, b"state"]
-
-
-def test_g8_a_dispatch_that_may_be_sent_again_holds_no_copy_of_its_state():
-    """Such copies counted nowhere."""
-    pair = consenting()
-    pair.save(b"state")
-    with pair.losing(messages.Dispatch):
-        pair.die()
-    (worker,) = pair.router.workforce.workers.values()
-    (execution,) = worker.live.values()
-    assert isinstance(execution.body, BodyParts)
-    assert execution.body is execution.work.body
-
-
-@pytest.mark.parametrize("lost", [messages.WorkerSave, messages.SaveAnswer])
-def test_g9_a_save_or_its_answer_that_was_lost_is_sent_again(lost: Any):
-    pair = consenting()
-    with pair.losing(lost):
-        pair.save(b"state")
-    assert told(pair) == []
-    pair.beat()
-    pair.beat()
-    assert told(pair) == [""]
-    work = pair.session.tickets[0].work
-    assert work is not None
-    assert work.saves == 1
-    pair.die()
-    assert saved(pair) == [None, b"state"]
-
-
-def test_a_refusal_that_was_lost_is_told_again():
-    pair = consenting(server={"save_bytes": 4})
-    pair.workers[FIRST].save_bytes = 100
-    with pair.losing(messages.SaveAnswer):
-        pair.save(b"too large")
-    pair.beat()
-    pair.beat()
-    (refused,) = told(pair)
-    assert "it has 9 bytes, and 4 are allowed (save_bytes" in refused
 
 
 def test_what_may_not_run_again_saves_in_vain_and_is_told_that_all_is_well():
@@ -180,17 +131,6 @@ def test_g7_what_was_cancelled_saves_nothing():
     (refused,) = told(pair)
     assert "nothing goes on from here" in refused
     assert pair.router.accounts.all.held_bytes == 0
-
-
-def test_an_execution_that_the_router_does_not_know_is_told_that_by_its_own_worker():
-    pair = consenting()
-    with pair.losing(messages.WorkerSave, messages.Stop):
-        pair.save(b"state")
-        pair.cancel(0)
-        pair.router.workforce.workers[FIRST].live.clear()
-        pair.router.workforce.workers[FIRST].stopping.clear()
-    pair.beat()
-    assert told(pair) == [UNKNOWN]
 
 
 # -- bounds ------------------------------------------------------------------------
@@ -377,14 +317,15 @@ def test_a_worker_that_has_died_meanwhile_is_told_nothing():
 # -- workers of hosts, with the next router ------------------------------------------
 
 
-def back(pair: Journaled, records: list[Record], *more: Exited) -> Journaled:
-    """The next server, to which the worker of the first one comes back, and what its host says
-    besides."""
+def back(pair: Journaled, records: list[Record], *more: Exited, arrived: int = 1) -> Journaled:
+    """The next server, to which the worker of the first one comes back, where so many dispatches
+    have arrived, and what its host says besides."""
     core = pair.workers[FIRST]
     other = Journaled(ready=False, rerun=True)
     other.router_takes(Restored(records, other.now_s))
     hello = messages.encode(messages.WorkerHello(2, 1, "env", True, 256))
-    given = WorkerBack(FIRST, 0, core.incarnation, 7, False, hello, 1, [0, 1], other.now_s)
+    running = [0, 1] * arrived
+    given = WorkerBack(FIRST, 0, core.incarnation, 7, False, hello, arrived, running, other.now_s)
     if not more:
         other.workers[FIRST] = core
     other.router._follow([given, *more], other.now_s)
@@ -399,9 +340,7 @@ def test_g9_a_dispatch_that_is_sent_again_by_the_next_router_says_when_its_rollo
     with pair.losing(messages.Dispatch):
         pair.call(execution_s=65.0, grace_s=5.0)
         pair.disk()
-    other = back(pair, pair.records)
-    for _ in range(3):
-        other.beat()
+    other = back(pair, pair.records, arrived=0)
     assert [run.late_s for _, run in other.runs] == [60.0]
 
 
@@ -411,9 +350,7 @@ def test_a_worker_that_comes_back_sends_the_save_that_nobody_has_answered():
     pair.disk()
     pair.save(b"two")  # its record is lost with the server
     other = back(pair, pair.records[:-1])
-    assert (other.runs, other.router.works.generations[0].saved) == ([], b"one")
-    other.beat()
-    other.beat()
+    assert other.runs == []
     other.disk()
     assert told(other) == [""]
     assert states(other.records) == [StateSaved(0, 2, 2, b"two")]

@@ -6,27 +6,31 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import error_records, messages
-from trio_envserve.core.limits import ANNOUNCE_BYTES
+from trio_envserve.core import messages
+from trio_envserve.core.limits import ANNOUNCE_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import Dispatch
-from trio_envserve.core.terms import Status, Verdict, whole
+from trio_envserve.core.terms import RequestId, Status, Verdict, whole
 from trio_envserve.core.worker import (
-    BEAT_BYTES,
     DELTA_BYTES,
     DELTA_RECORD_BYTES,
     DELTAS_BYTES,
     NUMBERS_MOST,
     BeatDue,
+    ClaimMade,
     DeltaMade,
+    EnvironmentReady,
     NoteMade,
     OutcomeMade,
     OutcomeParked,
     Park,
+    ResourceWanted,
     RouterMessage,
+    SaveMade,
     ToRouter,
     WorkerCore,
     WorkerEffect,
     frames_to_router,
+    never_began,
 )
 
 from .helpers import FIRST, HEADER_BYTES, REPLACEMENT, Pair, decoded, identifier
@@ -47,10 +51,9 @@ def dispatch(core: WorkerCore, number: int, *, life: bytes = LIFE) -> Any:
     return hear(core, messages.Dispatch(SESSION, 100 + number, number, "me"), b"body", life=life)
 
 
-def state(core: WorkerCore, beat: int, next: int, live: list[int], stop: list[int]) -> Any:
-    """What the worker sends and does on a statement, messages decoded."""
-    effects = hear(core, messages.Statement(beat, next, live, stop))
-    return [said(e) if isinstance(e, ToRouter) else e for e in effects]
+def beat(core: WorkerCore) -> messages.Message:
+    """The beat that the clock asks for now."""
+    return said_by(core.take(BeatDue({}))[-1])
 
 
 def said(effect: ToRouter) -> messages.Message:
@@ -63,20 +66,11 @@ def said_by(effect: WorkerEffect) -> messages.Message:
     return said(effect)
 
 
-def test_g5_a_number_seen_before_is_not_run():
-    core = worker()
-    dispatch(core, 0)
-    assert dispatch(core, 0) == []
-    core.take(OutcomeMade(0, *ENDS))
-    assert dispatch(core, 0) == []
-    assert core.repeated == 2
-
-
 def test_g5_a_dispatch_for_another_incarnation_is_not_run():
     core = worker()
     assert dispatch(core, 0, life=OTHER_LIFE) == []
     assert core.take(RouterMessage(())) == []
-    assert (core.fenced, core.seen.flat(), core.running) == (2, [], {})
+    assert (core.fenced, core.heard, core.running) == (2, 0, {})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_g5_a_dispatch_for_another_incarnation_is_not_run():
 def test_what_is_malformed_changes_nothing(frames):
     core = worker()
     assert core.take(RouterMessage(frames)) == []
-    assert (core.malformed, core.running, core.seen.flat()) == (1, {}, [])
+    assert (core.malformed, core.running) == (1, {})
 
 
 def test_an_outcome_has_exactly_five_frames_with_the_workers_id():
@@ -105,32 +99,55 @@ def test_an_outcome_has_exactly_five_frames_with_the_workers_id():
         core.take(OutcomeMade(0, *ENDS))
 
 
-def test_g4_an_outcome_is_kept_and_sent_again_until_the_router_has_it():
+def test_g1_a_beat_names_what_is_live_and_counts_the_messages_before_it():
+    core = worker()
+    assert beat(core) == messages.Beat(b"", 0, [], {})
+    dispatch(core, 0), dispatch(core, 2)
+    hear(core, messages.Stop([0, 1]))
+    dispatch(core, 3, life=OTHER_LIFE)
+    assert beat(core) == messages.Beat(b"", 3, [0, 1, 2, 3], {})
+    core.take(OutcomeMade(0, *ENDS))
+    core.take(OutcomeMade(2, *LARGE))
+    assert beat(core) == messages.Beat(b"", 3, [2, 3], {})
+
+
+def test_what_was_cancelled_before_its_code_began_did_not_run():
+    info = never_began(RequestId(SESSION, 3))
+    assert (info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN)
+
+
+def test_a_stop_of_what_has_ended_changes_nothing():
     core = worker()
     dispatch(core, 0)
-    core.take(BeatDue({}))
     core.take(OutcomeMade(0, *ENDS))
-    assert state(core, 1, 1, [0, 1], []) == []  # answers a beat from before: under way
-    core.take(BeatDue({}))
-    (again,) = state(core, 2, 1, [0, 1], [])
-    assert again == messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
-    assert state(core, 2, 1, [0, 1], []) == []  # not again for the same beat
-    core.take(BeatDue({}))
-    assert state(core, 3, 1, [], []) == []  # the router has it
-    core.take(BeatDue({}))
-    # An old statement, late: the router does not take that for the end of what it knows.
-    assert state(core, 4, 1, [0, 1], []) == [messages.Declined([0, 1])]
+    assert hear(core, messages.Stop([0, 2])) == []
 
 
-def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
-    core = worker()
-    assert hear(core, messages.Stop([0, 1])) == []
-    (effect,) = dispatch(core, 0)
-    assert said(effect).status == Status.CANCELLED  # type: ignore[union-attr]
-    info = error_records.decode(effect.frames[3])
-    assert (info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN)
-    assert not core.running
-    assert dispatch(core, 0) == []
+def test_another_router_is_told_once_what_the_one_before_may_not_have_known():
+    core = announcing()
+    ready = EnvironmentReady(7, "an environment", True, 3)
+    assert hear(core, messages.RouterChanged(OTHER_LIFE)) == []  # nothing was said yet
+    hello = messages.WorkerHello(PROTOCOL_VERSION, *ready, b"")
+    assert [said_by(each) for each in core.take(ready)] == [hello]
+    dispatch(core, 1)
+    core.take(SaveMade(1, b"one"))
+    for claim in (0, 1):
+        core.take(ClaimMade(1, claim, "name", 2, None))
+    hear(core, messages.Granted([1, 2], None))
+    core.take(ResourceWanted(1, 5, "kind", "module:destroy"))
+    again = [said_by(each) for each in hear(core, messages.RouterChanged(OTHER_LIFE))]
+    made = messages.Claim(1, 0, "name", 2, None)
+    assert again == [
+        hello._replace(epoch=OTHER_LIFE),
+        ANNOUNCEMENT,
+        messages.WorkerSave(SESSION, 101, 1, 1),
+        made,
+        made._replace(claim=1, held=1),
+        messages.ResourceIntended(1, 5, "kind", "module:destroy"),
+        messages.Beat(OTHER_LIFE, 0, [0, 2], {}),
+    ]
+    hear(core, messages.Stop([1, 2]))
+    assert beat(core) == messages.Beat(OTHER_LIFE, 1, [0, 2], {})
 
 
 @pytest.mark.parametrize(
@@ -138,9 +155,8 @@ def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     [
         messages.Stop([0, NUMBERS_MOST + 1]),
         messages.Stop([4, 1 << 61]),
-        messages.Statement(1, 9, [0, NUMBERS_MOST + 1], []),
-        messages.Statement(1, 9, [], [0, NUMBERS_MOST + 1]),
-        messages.Statement(1, 1 << 61, [0, 3], [4, NUMBERS_MOST + 5]),
+        messages.Fetch([0, NUMBERS_MOST + 1], []),
+        messages.Fetch([], [4, NUMBERS_MOST + 5]),
     ],
 )
 def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_nothing(message):
@@ -149,24 +165,9 @@ def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_not
     core = worker()
     dispatch(core, 0)
     assert hear(core, message) == []
-    assert (core.malformed, list(core.running), core.acknowledged) == (1, [0], False)
+    assert (core.malformed, list(core.running)) == (1, [0])
     hear(core, messages.Stop([0, NUMBERS_MOST]))
     assert core.malformed == 1
-
-
-def test_g8_large_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
-    core = WorkerCore(LIFE, header_bytes=HEADER_BYTES, announce_bytes=BEAT_BYTES)
-    core.take(BeatDue({"running": 2}))
-    dispatch(core, 0), dispatch(core, 1)
-    large = (Status.RESULT, bytes(BEAT_BYTES - 1), 1.5)
-    (outcome,) = core.take(OutcomeMade(0, *large))
-    assert type(said_by(outcome)) is messages.WorkerOutcome
-    _, beat = [said_by(each) for each in core.take(OutcomeMade(1, *ENDS))]
-    assert beat == messages.Beat(2, [0, 2], {"running": 2})
-    assert state(core, 2, 2, [], []) == []
-    assert not core._kept
-    dispatch(core, 2)
-    assert len(core.take(OutcomeMade(2, *ENDS))) == 1  # counted anew since that beat
 
 
 # -- announced outcomes ---------------------------------------------------------
@@ -178,37 +179,26 @@ OUTCOME = messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
 
 def announcing() -> WorkerCore:
     core = worker()
-    core.take(BeatDue({}))
     dispatch(core, 0)
     assert [said_by(each) for each in core.take(OutcomeMade(0, *LARGE))] == [ANNOUNCEMENT]
     return core
 
 
-def fetch(core: WorkerCore, numbers: list[int], later: list[int]) -> Any:
-    return [said_by(each) for each in hear(core, messages.Fetch(numbers, later))]
+def fetch(core: WorkerCore, numbers: list[int], unwanted: list[int]) -> Any:
+    return [said_by(each) for each in hear(core, messages.Fetch(numbers, unwanted))]
 
 
 def test_g8_a_large_outcome_is_announced_and_sent_when_it_is_asked_for_once():
     core = announcing()
     assert fetch(core, [0, 9], []) == [OUTCOME]
     assert fetch(core, [0, 9], []) == []
-    core.take(BeatDue({}))
-    assert state(core, 2, 1, [0, 1], []) == [OUTCOME]  # it was lost
-    assert state(core, 2, 1, [], []) == []
-    assert not core._kept
+    assert not core._held
 
 
-@pytest.mark.parametrize("cancelled", [[], [0, 1]], ids=["wanted", "cancelled"])
-def test_g9_a_lost_announcement_is_repeated_after_the_next_beat(cancelled: list[int]):
+def test_g7_an_announced_outcome_that_nobody_wants_is_dropped():
     core = announcing()
-    assert state(core, 1, 1, [0, 1], []) == []  # answers a beat from before: under way
-    core.take(BeatDue({}))
-    assert state(core, 2, 1, [0, 1], cancelled) == [ANNOUNCEMENT]
-
-
-def test_g7_an_announced_outcome_that_nobody_wants_any_more_is_dropped():
-    core = announcing()
-    assert state(core, 1, 1, [], []) == []
+    assert fetch(core, [1, 2], [0, 1]) == []
+    assert beat(core) == messages.Beat(b"", 2, [], {})
     assert fetch(core, [0, 1], []) == []
 
 
@@ -235,8 +225,7 @@ def test_g8_outcomes_that_wait_for_room_took_memory_without_bound():
     assert core.held_bytes == 40
     (sent,) = hear(core, messages.Fetch([2, 3], []))
     assert type(sent.frames[-1]) is memoryview
-    core.take(BeatDue({}))
-    assert state(core, 1, 4, [], []) == []
+    assert fetch(core, [], [0, 4]) == []
     assert core.held_bytes == 0
 
 
@@ -244,18 +233,11 @@ def test_an_outcome_that_cannot_be_parked_stays_where_it_is():
     core, _ = holding(3)
     (sent,) = hear(core, messages.Fetch([2, 3], []))
     assert sent.frames[-1] == bytes(20)
-    assert core.held_bytes == 60
-    state(core, 1, 3, [], [])
+    assert core.held_bytes == 40
+    fetch(core, [], [0, 3])
     assert core.held_bytes == 0
     core.take(OutcomeParked(2, b"it is forgotten already"))
     assert core.held_bytes == 0
-
-
-def test_g8_fetched_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
-    core = worker()
-    dispatch(core, 0)
-    core.take(OutcomeMade(0, Status.RESULT, bytes(BEAT_BYTES), 1.5))
-    assert fetch(core, [0, 1], []) == [OUTCOME, messages.Beat(1, [0, 1], {})]
 
 
 # -- failures that servers of this kind are known for ----------------------------
@@ -297,7 +279,7 @@ def test_what_is_said_of_one_client_shares_batches_and_keeps_its_order():
         said = messages.WorkerOutcome(b"s" * 16, number, number, 0, None)
         return ToRouter(LIFE, said, b"%d" % number, client)
 
-    beat = ToRouter(LIFE, messages.Beat(1, [], {}))
+    beat = ToRouter(LIFE, messages.Beat(b"", 1, [], {}))
     said = [outcome(0, "a"), outcome(1, "a"), beat, outcome(2, "a"), outcome(3, "b")]
     frames = list(frames_to_router(said))
     assert [each[:-2] for each in frames if len(each) == 4] == [
@@ -369,14 +351,16 @@ def test_what_is_too_large_is_not_sent_and_takes_its_number():
     assert deltas_of(core, 0) == [2]
 
 
-def test_g8_no_more_is_sent_than_the_router_is_known_to_take():
+def test_g8_no_more_is_sent_than_leaves_the_process():
     core = running(0, 1)
     size_bytes = DELTA_BYTES // 2
     most = DELTAS_BYTES // (size_bytes + DELTA_RECORD_BYTES)
     sent = sum(len(deltas_of(core, number % 2, bytes(size_bytes))) for number in range(2 * most))
     assert sent == most
-    hear(core, messages.Statement(1, 2, [0, 2], []))
-    assert deltas_of(core, 0, bytes(size_bytes)) == [most]
+    core.take(BeatDue({}, has_left=False))
+    assert deltas_of(core, 0, bytes(size_bytes)) == []
+    core.take(BeatDue({}))
+    assert deltas_of(core, 0, bytes(size_bytes)) == [most + 1]
 
 
 def test_g8_empty_deltas_that_were_said_by_the_million_were_all_sent():

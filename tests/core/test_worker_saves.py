@@ -1,4 +1,4 @@
-"""The saves of a worker: one at a time, sent until it is answered."""
+"""The saves of a worker: one at a time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import ENDED, BeatDue, BeginRun, OutcomeMade, SaveEnded, SaveMade
+from trio_envserve.core.worker import ENDED, BeginRun, OutcomeMade, SaveEnded, SaveMade
 
-from .test_worker import SESSION, dispatch, hear, said_by, state, worker
+from .test_worker import SESSION, dispatch, hear, said_by, worker
 
 SAVE = messages.WorkerSave(SESSION, 100, 0, 1)
 
@@ -27,17 +27,6 @@ def test_saves_of_a_dispatch_are_numbered_from_1_and_end_with_their_answers():
     assert hear(core, messages.SaveAnswer(0, 2, "why")) == [SaveEnded(0, "why")]
 
 
-def test_an_unanswered_save_is_sent_again_once_a_later_beat_is_answered():
-    core = worker()
-    dispatch(core, 0)
-    core.take(BeatDue({}))
-    core.take(SaveMade(0, b"one"))
-    assert state(core, 1, 1, [0, 1], []) == []
-    core.take(BeatDue({}))
-    assert state(core, 2, 1, [0, 1], []) == [SAVE]
-    assert state(core, 2, 1, [0, 1], []) == []
-
-
 def test_a_save_of_what_has_ended_or_is_to_stop_is_refused_at_once():
     core = worker()
     assert core.take(SaveMade(0, b"one")) == [SaveEnded(0, ENDED)]
@@ -51,10 +40,6 @@ def test_an_outcome_ends_its_saves():
     dispatch(core, 0)
     core.take(SaveMade(0, b"one"))
     core.take(OutcomeMade(0, Status.RESULT, b"", 0.0))
-    core.take(BeatDue({}))
-    core.take(BeatDue({}))
-    sent = state(core, 2, 1, [0, 1], [])
-    assert SAVE not in sent
     assert hear(core, messages.SaveAnswer(0, 1, "")) == []
 
 

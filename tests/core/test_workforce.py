@@ -26,6 +26,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed
+from trio_envserve.core.workforce import DIFFERENCE_BYTES, DIFFERS
 
 from .helpers import Pair, identifier, kinds
 
@@ -42,9 +43,9 @@ def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.WorkerHello(2, 1, "other", True, 256), messages.Beat(1, [], {"a": 1}),
-        messages.WorkerBroken({"message": "x"}), messages.Missing([0, 1]),
-        messages.Declined([0, 1]), messages.WorkerOutcome(identifier(1), 0, 0, 0, 1.0),
+        messages.WorkerHello(2, 1, "other", True, 256), messages.Beat(b"", 1, [], {"a": 1}),
+        messages.WorkerBroken({"message": "x"}),
+        messages.WorkerOutcome(identifier(1), 0, 0, 0, 1.0),
     ],
     ids=lambda message: type(message).__name__,
 )  # fmt: skip
@@ -75,9 +76,7 @@ def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
 def test_an_outcome_before_any_hello_is_fenced():
     pair = Pair(hello=False)
     pair.from_worker(messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
-    pair.from_worker(messages.Beat(1, [], {}))
-    pair.from_worker(messages.Missing([0, 1]))
-    pair.from_worker(messages.Declined([0, 1]))
+    pair.from_worker(messages.Beat(b"", 1, [], {}))
     pair.from_worker(messages.Announced(identifier(1), 0, 0, 10))
     assert pair.router.workforce.fenced == 2
     assert not pair.router.workforce.workers
@@ -118,7 +117,7 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
 def junk(pair: Pair) -> dict[str, tuple[bytes, ...]]:
     """What is no message, under a worker's name, by what is wrong with it."""
     life, outcome = pair.workers[WORKER].incarnation, messages.encode(worker_outcome(pair))
-    beat = messages.encode(messages.Beat(1, [], {}))
+    beat = messages.encode(messages.Beat(b"", 1, [], {}))
 
     def of(**changed: Any) -> tuple[bytes, ...]:
         return (WORKER, life, b"c", messages.encode(worker_outcome(pair, **changed)), b"p")
@@ -203,7 +202,7 @@ def heartbeats(pair: Pair, seconds: float, *, lag_s: float = 0.0) -> None:
 
 
 def under_another_name(pair: Pair) -> tuple[bytes, ...]:
-    return (WORKER, identifier(99), messages.encode(messages.Beat(1, [], {})))
+    return (WORKER, identifier(99), messages.encode(messages.Beat(b"", 1, [], {})))
 
 
 @pytest.mark.parametrize("speaks", [True, False])
@@ -268,8 +267,8 @@ spoilt = st.builds(
         lambda whole: whole[: at % len(whole)] + bytes([bits]) + whole[at % len(whole) + 1 :]
     )(messages.encode(message)),
     st.sampled_from([
-        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(2, 1, "env", False, 256),
-        messages.Missing([0, 1]), messages.Announced(identifier(1), 0, 0, 5),
+        messages.Beat(b"", 1, [0, 1], {"running": 1}),
+        messages.WorkerHello(2, 1, "env", False, 256), messages.Announced(identifier(1), 0, 0, 5),
         WorkerOutcome(identifier(1), 0, 0, 0, 1.0), messages.WorkerNotes([0, 1], [b"\xa0"]),
     ]),
     st.integers(0, 1000), st.integers(0, 255),
@@ -298,26 +297,61 @@ def test_g9_no_junk_of_a_worker_leaves_a_call_waiting(said: list[list[bytes]]):
     assert {each.call for each in pair.answers} == {0, 1}
 
 
-# -- outcomes and repairs -----------------------------------------------------
+# -- differences ---------------------------------------------------------------
 
 
-def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
+@pytest.mark.parametrize(
+    "beat",
+    [
+        messages.Beat(b"", 1, [], {}),  # a dispatch is lost
+        messages.Beat(b"", 1, [0, 2], {}),  # one that was never sent runs
+        messages.Beat(b"", 0, [0, 1], {}),  # or one that has not arrived
+        messages.Beat(b"", 2, [0, 1], {}),  # more was heard than said
+        messages.Beat(b"e" * 16, 1, [0, 1], {}),  # from another router
+        messages.Beat(b"", 1, [0, 2**62], {}),
+    ],
+    ids=["lost", "unknown", "early", "too many", "another router", "hostile"],
+)
+def test_g1_a_worker_whose_beat_differs_is_killed(beat: messages.Beat):
     pair = Pair.asked()
-    with pair.losing(messages.Stop):
-        pair.cancel(0)
-        assert pair.cancels == []
     pair.beat()
-    assert pair.cancels == [(WORKER, 0)]
+    assert pair.kills == []
+    pair.from_worker(beat)
+    pair.settle()
+    [kill] = pair.kills
+    assert kill.why.startswith(DIFFERS)
+    assert len(kill.why) <= DIFFERENCE_BYTES
+    assert pair.router.stats()["differences"] == 1
+    [report] = [each.text for each in pair.reports if DIFFERS in each.text]
+    assert "it should have Ranges" in report
+    pair.from_worker(beat)
+    assert pair.router.stats()["differences"] == 1, "it is about to die"
+    assert pair.answers == []  # a kill is no proof (G1)
+    pair.die(WORKER)
+    assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
 
 
-def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
-    pair = Pair()
-    with pair.losing(messages.Dispatch, messages.Stop):
-        pair.submit()
-        pair.cancel(0)
-        assert pair.router.workforce.live_count() == 1
+def test_g1_a_beat_that_crosses_a_dispatch_and_an_outcome_does_not_differ():
+    pair = Pair.asked()
+    core = pair.workers[WORKER]
+    before = core.take(BeatDue({}))
+    pair.submit()
+    pair.work(WORKER, before)
+    outcome = core.take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
+    pair.work(WORKER, [*outcome, *core.take(BeatDue({}))])
+    pair.settle()
+    assert pair.kills == []
+
+
+def test_g1_a_beat_that_hears_less_than_the_one_before_differs():
+    pair = Pair.asked()
     pair.beat()
-    assert (pair.router.workforce.live_count(), pair.runs) == (0, [])
+    pair.end()
+    pair.from_worker(messages.Beat(b"", 0, [], {}))
+    assert len(pair.kills) == 1
+
+
+# -- outcomes ------------------------------------------------------------------
 
 
 def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
@@ -531,27 +565,20 @@ def test_failure_08_second_answer_for_a_finished_request_is_cached_and_forwarded
     assert pair.result(call) == b"outcome"
 
 
-@pytest.mark.parametrize("lost", [WorkerOutcome, Dispatch])
-def test_failure_14_send_that_fails_between_router_and_worker_is_only_logged(lost):
+def test_failure_14_send_that_fails_between_router_and_worker_is_only_logged():
     """A send fails, for a full queue or a connection that is just being made; it is
     logged, and nobody ever sends again.
 
-    Here each beat states what both sides hold, and what one lacks is sent again.
+    Here the stream to a worker has no queue of its own that could be full, and its end is the
+    end of the worker.  Should a dispatch be lost all the same, the worker's beats show it.
     """
     pair = Pair()
-    with pair.losing(lost):
-        call = pair.submit()
-        if lost is WorkerOutcome:
-            pair.end()
-        assert pair.endings == {}
-
+    with pair.losing(Dispatch):
+        pair.submit()
+    assert pair.runs == []
+    pair.submit()
     pair.beat()
-    pair.beat()
-    if lost is Dispatch:
-        assert len(pair.runs) == 1, "it was not sent again"
-        pair.end()
-    assert pair.result(call) == b"outcome"
-    assert len(pair.runs) == 1
+    assert [kill.worker for kill in pair.kills] == [WORKER]
 
 
 WHERE = '  File "/env.py", line 7, in hang\n'

@@ -85,7 +85,7 @@ class SimulatedHost:
     @property
     def is_ready(self) -> bool:
         """Whether its worker was heard by the router."""
-        return any(core.acknowledged for core in self._workers.values())
+        return any(core._hello for core in self._workers.values())
 
     async def listen(self) -> None:
         """Take in what the router says, until cancelled."""
@@ -97,10 +97,8 @@ class SimulatedHost:
     def beat(self) -> None:
         """It is time for a beat, of the worker, too."""
         self._core.beat(boot_s())
-        for worker, core in self._workers.items():
+        for worker in self._workers:
             self._core.worker_heartbeat(worker, Heartbeat())
-            if not core.acknowledged:
-                self._give(worker, READY)
             self._give(worker, BeatDue({}))
         self._carry_out()
 

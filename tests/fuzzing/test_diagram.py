@@ -24,9 +24,8 @@ DRAWING = """\
     1.300   |~ Request 4 ~~~~~~~~~~~~>|                         |                         |
     1.500   |                         |- Dispatch #7 ---------->| w0-1                    |
     1.500   |                         |                         |                 runs #7 * w0-1
-    1.600   |                         |- States #7 live x2 ---->| w0-1                    |
     1.700   |- Sync 4 pending ------->|                         |                         |
-    2.000  ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~ worker link cut: server0/w0-1 ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+    2.000  ~~~~~~~~~~~~ worker link broken, for which its worker is killed: server0/w0-1 ~~~~~~~~~~~
     2.000   |                         |     x-- Outcome #7 res -| w0-1                    |
     2.100   |                         |                         * w0-1 dies: killed       |
     3.000  ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~ G2: broken ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -54,12 +53,10 @@ def test_only_what_is_about_the_request_is_drawn():
         TraceLine(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
         TraceLine(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
         TraceLine(1.5, WORKER, "runs c0:1 (return) as 7"),
-        TraceLine(1.6, WORKER, "->", of_worker(messages.Beat(1, [0, 8], {}))),
-        TraceLine(1.6, WORKER, "<-", of_worker(messages.Statement(1, 8, [7, 8], []))),
+        TraceLine(1.6, WORKER, "->", of_worker(messages.Beat(b"", 2, [6, 8], {}))),
         TraceLine(1.7, "c0", "->", (messages.encode(messages.Sync(SESSION, ID, 1, 1, 5, [4, 5])),)),
-        TraceLine(1.8, WORKER, "<-", of_worker(messages.Statement(2, 8, [7, 8], []))),
         TraceLine(1.9, "c0", "->", (messages.encode(messages.Cancel(OTHER, 4)),)),
-        TraceLine(2.0, "fault", "worker link cut: server0/w0-1"),
+        TraceLine(2.0, "fault", "worker link broken, for which its worker is killed: server0/w0-1"),
         TraceLine(2.0, WORKER, LOST[True], (ID, b"c0", messages.encode(ended), b"")),
         TraceLine(2.1, WORKER, "dies: killed"),
         TraceLine(2.2, "server0/w1-1", "dies: killed"),

@@ -18,8 +18,8 @@ import time
 
 import cbor2
 
-HELLO, BROKEN, BEAT, OUTCOME, MISSING, DECLINED, ANNOUNCED = 64, 65, 66, 67, 68, 69, 70
-DISPATCH, STOP, STATE, RETIRE, START, FETCH = 80, 81, 82, 83, 84, 85
+HELLO, BROKEN, BEAT, OUTCOME, ANNOUNCED = 64, 65, 66, 67, 70
+DISPATCH, STOP, CHANGED, RETIRE, START, FETCH = 80, 81, 82, 83, 84, 85
 MORE, LONG = 1, 2
 MOST_NUMBERS = 65_536
 MALFORMED = (cbor2.CBORError, ValueError, TypeError, LookupError)
@@ -101,16 +101,6 @@ def live(descriptor, heartbeat_s):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Outcome:
-    """One that is kept until the router has it."""
-
-    def __init__(self, frames):
-        self.frames = frames
-        self.after_beat = 0
-        self.announcement = None
-        self.known = False
-
-
 def refusal(code, message):
     return {"code": code, "verdict": "DID_NOT_RUN", "message": message}
 
@@ -127,8 +117,9 @@ class RawWorker:
         if not self.told["args"].get("silent"):
             heartbeat_s = self.told["limits"]["heartbeat_s"]
             threading.Thread(target=live, args=(signs, heartbeat_s), daemon=True).start()
-        self.seen, self.stopped, self.kept = set(), set(), {}
-        self.beat, self.heard = 0, False
+        self.epoch, self.heard = b"", 0
+        self.held = {}
+        """Frames and announcement of each announced outcome."""
 
     def say(self, *header):
         self.link.send(self.incarnation, cbor2.dumps(header))
@@ -137,14 +128,11 @@ class RawWorker:
         if self.told["args"].get("broken"):
             self.say(BROKEN, {"message": "there is no data"})
             sys.exit(3)
+        self.hello()
         beat_at = 0.0
         while True:
             if time.monotonic() >= beat_at:
-                if not self.heard:
-                    capacity = self.told["limits"]["worker_capacity"] or 8
-                    self.say(HELLO, 2, os.getpid(), "raw", False, capacity)
-                self.beat += 1
-                self.say(BEAT, self.beat, spans(self.seen), {})
+                self.beat()
                 beat_at = time.monotonic() + self.beat_s
             if not self.link.has_more(self.beat_s):
                 continue
@@ -152,6 +140,13 @@ class RawWorker:
             if incarnation == self.incarnation:
                 with contextlib.suppress(*MALFORMED):
                     self.take(*frames)
+
+    def hello(self):
+        capacity = self.told["limits"]["worker_capacity"] or 8
+        self.say(HELLO, 2, os.getpid(), "raw", False, capacity, self.epoch)
+
+    def beat(self):
+        self.say(BEAT, self.epoch, self.heard, spans(self.held), {})
 
     def take(self, header, *body):
         kind, *fields = cbor2.loads(header)
@@ -161,17 +156,20 @@ class RawWorker:
             sys.exit()
         if kind == DISPATCH:
             for row, one in rows(*fields, body[0]):
-                if row[2] not in self.seen:
-                    self.execute(one, *row)
-        elif kind == STOP:
-            self.stopped |= numbers(fields[0]) - self.seen
-        elif kind == STATE:
-            self.repair(fields[0], fields[1], numbers(fields[2]), numbers(fields[3]))
+                self.heard += 1
+                self.execute(one, *row)
+            return
+        self.heard += 1
+        if kind == CHANGED:
+            self.epoch, self.heard = fields[0], 0
+            self.hello()
+            for _, announcement in self.held.values():
+                self.say(*announcement)
+            self.beat()
         elif kind == FETCH:
             self.fetch(numbers(fields[0]), numbers(fields[1]))
 
     def execute(self, body, session, sequence, number, client, traceparent=None, late_s=None):
-        self.seen.add(number)
         try:
             asked, status = cbor2.loads(body)["input"], 0
         except MALFORMED:
@@ -187,7 +185,7 @@ class RawWorker:
             case {"do": "send signs", "line": str(line)}:
                 os.write(int(os.environ["TRIO_ENVSERVE_SIGNS_FD"]), line.encode())
             case {"do": "speak as", "incarnation": bytes(other)}:
-                self.link.send(other, cbor2.dumps([BEAT, 1000, [], {"forged": 1}]))
+                self.link.send(other, cbor2.dumps([BEAT, b"", 0, [], {"forged": 1}]))
             case {"do": "tell"}:
                 asked = {
                     "worker": self.worker, "environment": self.told["environment"],
@@ -198,45 +196,23 @@ class RawWorker:
         value = {"echo": asked, "number": number}
         if late_s is not None:
             value["late_s"] = late_s
-        if number in self.stopped:
-            status, value = 2, refusal("cancelled", "it never began")
-        elif status:
+        if status:
             value = refusal("refused", "it cannot be read")
         header = cbor2.dumps([OUTCOME, None, session, sequence, number, status, 0.0])
         payload = cbor2.dumps(value)
-        outcome = Outcome([self.incarnation, client.encode(), header, payload])
+        frames = [self.incarnation, client.encode(), header, payload]
         if len(payload) > self.told["limits"]["announce_bytes"]:
-            outcome.announcement = [ANNOUNCED, session, sequence, number, len(payload)]
-        self.kept[number] = outcome
-        self.give(outcome)
-
-    def give(self, outcome):
-        outcome.after_beat = self.beat
-        if outcome.announcement is None:
-            self.link.send(*outcome.frames)
+            announcement = [ANNOUNCED, session, sequence, number, len(payload)]
+            self.held[number] = frames, announcement
+            self.say(*announcement)
         else:
-            self.say(*outcome.announcement)
+            self.link.send(*frames)
 
-    def fetch(self, wanted, later):
-        for number, outcome in self.kept.items():
-            outcome.known |= number in later
-            if number in wanted and outcome.announcement is not None:
-                outcome.announcement = None
-                self.give(outcome)
-
-    def repair(self, beat, next_number, live, cancelled):
-        self.heard = True
-        self.kept = {n: kept for n, kept in self.kept.items() if n >= next_number or n in live}
-        for number, outcome in self.kept.items():
-            waits = outcome.announcement is not None and outcome.known
-            if number in live and outcome.after_beat < beat and not waits:
-                self.give(outcome)
-        absent = live - self.seen
-        if declined := absent & cancelled:
-            self.seen |= declined
-            self.say(DECLINED, spans(declined))
-        if missing := absent - cancelled:
-            self.say(MISSING, spans(missing))
+    def fetch(self, wanted, unwanted):
+        for number in wanted & set(self.held):
+            self.link.send(*self.held.pop(number)[0])
+        for number in unwanted & set(self.held):
+            del self.held[number]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Report, RouterEffect, Spawn, ToClient
 from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Spawned, WorkerMessage
-from trio_envserve.core.worker import RouterMessage, WorkerCore
+from trio_envserve.core.worker import EnvironmentReady, RouterMessage, WorkerCore
 from trio_envserve.worker.config import WorkerConfig
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
@@ -236,6 +236,7 @@ def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
 def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
     frames = frames_of(vector)
     worker = WorkerCore(frames[0], header_bytes=MOST)
+    worker.take(EnvironmentReady(1, "env", False))
     worker.take(RouterMessage(frames))
     assert (worker.malformed, worker.fenced) == (0, 0)
     worker.take(RouterMessage([*frames, EXTRA]))

@@ -74,6 +74,7 @@ async def open_server(
             worker_environ=worker_environ,
         ) as server:  # fmt: skip
             yield server
+            assert not server.stats().differences
 
 
 async def honest_s(judge: Judge) -> float:

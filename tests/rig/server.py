@@ -33,6 +33,7 @@ from tests.rig.meter import watch_loop
 from tests.rig.program import given_options, obey_orders, say
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
+from trio_envserve.core.workforce import DIFFERS
 from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
@@ -52,6 +53,7 @@ async def main(options: dict[str, Any]) -> None:
     text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     level = options.pop("level", "WARNING")  # a flood of words would be kept, too
     logging.basicConfig(stream=sys.stderr, level=level, format=text)
+    logging.getLogger().addHandler(EndAtDifference())
     if descriptors := options.pop("descriptors", None):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     if options.pop("beats", False):
@@ -87,6 +89,16 @@ async def main(options: dict[str, Any]) -> None:
         nursery.start_soon(_say_ready, server)
         await obey_orders(obey)
         nursery.cancel_scope.cancel()
+
+
+class EndAtDifference(logging.Handler):
+    """Ends the server once it and a worker disagree about what runs: that is a fault of this
+    project (G1), and no rig goes on beyond it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at a line of the log, after it was written."""
+        if DIFFERS in record.getMessage():
+            os._exit(70)
 
 
 async def _end_by_signal(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:

@@ -189,31 +189,14 @@ def test_an_execution_whose_worker_dies_ends_as_lost_and_the_next_one_is_beside_
     assert parent_of(first) == parent_of(second) == id_of(kept.one("rollout"))
 
 
-def test_a_dispatch_that_was_lost_is_sent_again_with_the_span_that_it_had(kept: Kept):
+def test_an_execution_that_ends_in_silence_ends_its_span(kept: Kept):
+    """Its outcome is announced, and then not wanted."""
     pair = TracedPair()
-    sent: list[str | None] = []
-
-    def lose(message: Any) -> bool:
-        if isinstance(message, messages.Dispatch):
-            sent.append(message.traceparent)
-        return isinstance(message, messages.Dispatch) and len(sent) == 1
-
-    pair.lose = lose
-    pair.submit(traceparent=SPAN)
-    pair.beat()
-    pair.beat()
-    assert len(sent) == 2
-    assert sent[0] == sent[1] != SPAN
-
-
-def test_an_execution_that_never_began_and_ends_in_silence_ends_its_span(kept: Kept):
-    pair = TracedPair()
-    pair.lose = lambda message: isinstance(message, messages.Dispatch)
     number = pair.submit(traceparent=SPAN)
+    pair.lose = lambda message: isinstance(message, messages.Fetch)
+    pair.end(payload=bytes(100_000))
     pair.give_client(CallsCancelled((number,), pair.now_s))
     pair.settle()
-    pair.beat()
-    assert not pair.runs
     pair.advance(3.0)
     for name in ("execution", "rollout"):
         assert about(kept.one(name))["envserve.cancelled"] is True

@@ -111,7 +111,7 @@ def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
 
     monkeypatch.setattr(actors, "DAMAGED", 1.0)
     monkeypatch.setitem(Works.TABLE[WorkInput.UNREAD], WorkState.ARCHIVED, drop)
-    assert [each.guarantee for each in run(250, harsh=True).violations] == ["G4"]
+    assert [each.guarantee for each in run(219, harsh=True).violations] == ["G4"]
 
 
 def test_g11_who_is_told_that_what_was_read_cannot_be_is_found_out(

@@ -169,7 +169,7 @@ def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_
         return ask(works, session, sequence, *rest)
 
     monkeypatch.setattr(Works, "request", forgets)
-    assert run(5, harsh=True).violations[0].guarantee == "G6"
+    assert run(1, harsh=True).violations[0].guarantee == "G6"
 
 
 def test_a_pool_whose_workers_are_replaced_and_die_again_is_kept():
@@ -238,9 +238,8 @@ def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"another incarnation", "nothing"}))
 @given(
     st.sampled_from([
-        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(2, 1, "env", False, 9),
-        messages.Missing([0, 1]), messages.Announced(bytes(16), 0, 0, 5),
-        messages.Declined([0, 1]), messages.WorkerOutcome(bytes(16), 0, 0, 0, 1.0),
+        messages.Beat(b"", 1, [0, 1], {"running": 1}), messages.WorkerHello(2, 1, "env", False, 9),
+        messages.Announced(bytes(16), 0, 0, 5), messages.WorkerOutcome(bytes(16), 0, 0, 0, 1.0),
     ]),
     st.integers(),
 )  # fmt: skip
@@ -273,7 +272,7 @@ def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert RARE.keys() <= set(POSSIBLE)
 
 
-STAYING = 359
+STAYING = 429
 """A seed whose plan has work that stays after its cancel (`keyed_asks`)."""
 
 
@@ -379,14 +378,14 @@ def few_calls() -> SimulationPlan:
 
 
 def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.MonkeyPatch):
-    """On either link, in either direction (G9)."""
+    """Between clients and servers, in either direction (G9).  The link of a worker loses none."""
     arrive = SimulatedNetwork._arrive
     count = lost = 0
 
     def lose_one(network: SimulatedNetwork, link: SimulatedLink, frames: Frames, up: bool) -> None:
         nonlocal count
-        count += 1
-        if count - 1 == lost:
+        count += not link.is_stream
+        if count - 1 == lost and not link.is_stream:
             network.events.note_message(link.name, "LOST", frames)
         else:
             arrive(network, link, frames, up)
@@ -396,7 +395,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
     quick = World(0, plan=few_calls())
     quick.run()
     messages, lost = count, 0
-    assert messages > 25
+    assert messages > 8
     for lost in range(messages):
         count = 0
         world = World(0, plan=few_calls())

@@ -234,13 +234,13 @@ async def test_g10_what_was_said_while_the_loop_was_busy_took_gigabytes(backend:
         flooded.set()
 
     environment = Held(backend, flood, lambda rollout: rollout.delta(b"last"))
-    async with opened(environment) as (router, _):
+    async with opened(environment, beat_s=0.05) as (router, _):
         number = router.dispatch(None)
         await trio.testing.wait_all_tasks_blocked()
         busy.set()
         assert flooded.wait(60)  # not awaited: the loop is busy
         await trio.testing.wait_all_tasks_blocked()
-        router.send(messages.Statement(0, 0, [number, number + 1], []))
+        await trio.sleep(0.2)  # for another beat
         await trio.testing.wait_all_tasks_blocked()
         environment.over.set()
         found = await heard(router, 1)

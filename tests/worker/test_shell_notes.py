@@ -35,10 +35,7 @@ async def noted(router: Any, count: int = 1) -> list[dict[int, notes.Note]]:
             if len(frames) > 2:
                 continue  # an outcome
             header = messages.decode(bytes(frames[1]), most_bytes=WIRE.header_bytes)
-            if isinstance(header, messages.Beat):
-                live = list(range(1, router.number + 1))
-                router.send(messages.Statement(header.beat, 0, Ranges(live).flat(), []))
-            elif isinstance(header, messages.WorkerNotes):
+            if isinstance(header, messages.WorkerNotes):
                 numbers = Ranges.from_flat(header.numbers)
                 said = zip(numbers, header.notes, strict=True)
                 found.append({number: notes.decode(note) for number, note in said})

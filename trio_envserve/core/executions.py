@@ -6,15 +6,15 @@ of its worker until the worker reports its end or the worker's process is proven
 execution whose outcome was announced holds no capacity, and ends when the outcome has arrived or
 is not wanted.
 
-Dispatches are numbered per incarnation.  The numbers of the live executions, and of those among
-them that are to stop, are the router's whole statement to a worker: it repairs every loss on their
-link (:meth:`Worker.statement`).
+Dispatches are numbered per incarnation.  Nothing is lost between a router and its worker, so both
+know which dispatches are live.  Each beat of a worker names those there, and :meth:`Worker.named`
+says which it must name.
 
 Dispatches
 ----------
-A dispatch is sent once the journal record of its start is safe, and again each time its worker
-says that it has not arrived.  An unwanted dispatch is stopped, unless nothing of it is left to
-stop.  An announced outcome is fetched once the router has memory for it.
+A dispatch is sent once the journal record of its start is safe.  An unwanted dispatch is stopped,
+unless nothing of it is left to stop.  An announced outcome is fetched once the router has memory
+for it.
 
 An execution ends when its worker has reported it or is proven dead; both are noticed by the
 :class:`~.workforce.Workforce`.
@@ -46,7 +46,6 @@ from . import messages
 from .account import Account, Accounts
 from .clock import AwakeClock
 from .journal import Journal
-from .messages import Fetch, Statement
 from .permits import PermitClaim, Permits
 from .ranges import Ranges
 from .requests import Suspicion
@@ -54,6 +53,7 @@ from .router_effects import RouterEffect, ToWorker
 from .scope import HeldResource, Resources
 from .spoilt import Results
 from .terms import (
+    Body,
     BodyParts,
     Incarnation,
     RequestId,
@@ -102,7 +102,7 @@ class Execution:
     sequence: int
     dispatched_s: float
     body: SentBody | None
-    """Body of its dispatch; None once the worker has it, or if it is not sent."""
+    """Body of its dispatch, until that is sent."""
     is_wanted: bool = True
     """Whether its work still waits for its outcome: not once that is answered or closed."""
     serial: int = 0
@@ -115,6 +115,9 @@ class Execution:
     """Its last note; empty until there is one."""
     after: int = 0
     """Number of journal records that must be safe before the dispatch is sent."""
+    sent_at: int | None = None
+    """Number of its dispatch among the messages to its worker, 0 if an earlier epoch has sent it;
+    None: it is not sent, or perhaps not there."""
     late_at: float | None = None
     """Moment at which its rollout is late, on the awake clock; None: never."""
     stop_s: float | None = None
@@ -128,6 +131,11 @@ class Execution:
     """Number of its last save."""
     save_refused: str = ""
     """Reason for which nothing of that is kept; empty if it is kept."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether its worker is known to have its dispatch."""
+        return self.sent_at is not None and self.sent_at <= self.worker.heard
 
     @property
     def is_holder(self) -> bool:
@@ -184,15 +192,21 @@ class Worker:
     """Request whose code holds its interpreter; empty if that is not known, or not so."""
     held: str = ""
     """That its interpreter is held, by whom and where, for people; empty if it is not."""
-    claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
-    """Its claims of permits, by their numbers; None stands for one of an execution that had
-    ended."""
-    is_earlier: bool = False
-    """Whether an earlier router has started it."""
+    claims: dict[int, PermitClaim] = dataclasses.field(default_factory=dict)
+    """Its claims of permits, by their numbers."""
+    epoch: bytes = b""
+    """Epoch by which its beats name this router; empty if this router has started it."""
+    is_back: bool = True
+    """Whether what it says is for this router, not for an earlier one."""
+    told: int = 0
+    """Number of messages to it, since it was told of this router."""
+    heard: int = 0
+    """Number of those that had arrived at its last beat."""
+    dropped: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Dispatches whose announced outcomes it is to drop: each with the number of the message that
+    says so, until a beat shows that this has arrived."""
     resources: dict[int, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources of its executions, by their numbers here."""
-    intended: Ranges = dataclasses.field(default_factory=Ranges)
-    """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource] = dataclasses.field(default_factory=dict)
     """Resources that it is to destroy, by name."""
     held_up_at: float = -math.inf
@@ -256,7 +270,6 @@ class Worker:
     def announce(self, execution: Execution, size_bytes: int) -> None:
         """Note that its code has ended and the worker holds an outcome of this size."""
         execution.size_bytes = size_bytes
-        execution.body = None
         self._stops_running()
 
     def end(self, execution: Execution) -> None:
@@ -277,29 +290,22 @@ class Worker:
     def abandon(self, execution: Execution, now_s: float) -> None:
         """Note that its work needs it no more: it is to stop, and holds capacity until it has."""
         execution.is_wanted = False
-        execution.body = None
         execution.stop_s = now_s
         self.stopping[execution.number] = execution
 
-    def statement(self, beat: int) -> Statement:
-        """The router's statement to this worker, from which the worker repairs what differs.
-        ``beat``: the beat that it answers, 0 for a hello."""
-        live, stopping = Ranges(self.live), Ranges(sorted(self.stopping))
-        said = Statement(beat, self.next_number, live.flat(), stopping.flat())
-        if not self.claims:
-            return said
-        known = sorted(self.claims)
-        granted = (n for n in known if (claim := self.claims[n]) is not None and claim.is_held)
-        return said._replace(claims=Ranges(known).flat(), granted=Ranges(granted).flat())
+    def tell(self, message: messages.Message, body: Body | None = None) -> ToWorker:
+        """The effect that sends it a message, which counts from now on."""
+        self.told += 1
+        return ToWorker(self.id, self.incarnation, message, body)
 
-    def fetches(self) -> Fetch:
-        """The request for the announced outcomes that the router has memory for, beside the list of
-        those that are to wait."""
-        held = [e for e in self.live.values() if e.size_bytes is not None]
-        return Fetch(
-            Ranges(e.number for e in held if e.fetched).flat(),
-            Ranges(e.number for e in held if not e.fetched).flat(),
-        )
+    def named(self, heard: int) -> Ranges:
+        """The dispatches that its next beat must name if ``heard`` messages have arrived there by
+        then: the sent ones whose outcomes have not come before the beat, unless it has dropped
+        them.  Those of earlier messages are forgotten."""
+        self.heard = heard
+        self.dropped = {number: at for number, at in self.dropped.items() if at > heard}
+        live = [n for n, e in self.live.items() if e.sent_at is not None and e.sent_at <= heard]
+        return Ranges(sorted([*live, *self.dropped]))
 
     def only_abandoned(self) -> bool:
         """Whether all its live executions, at least one, were told to stop."""
@@ -361,23 +367,14 @@ class Dispatches:
             session.id, execution.sequence, execution.number, session.name,
             execution.work.traceparent, late_s, saved_bytes,
         )  # fmt: skip
-        self.out.append(ToWorker(worker.id, worker.incarnation, dispatch, body))
+        self.out.append(worker.tell(dispatch, body))
+        execution.sent_at, execution.body = worker.told, None
 
     def release(self) -> None:
         """Send the dispatches whose records are safe now and that are still wanted."""
         while self._held and self._journal.is_safe(self._held[0].after):
             execution = self._held.popleft()
-            if execution.worker.live.get(execution.number) is not execution:
-                continue
-            if execution.body is not None:  # else the worker claims to have what was never sent
-                self.send(execution)
-
-    def repeat(self, worker: Worker, numbers: Ranges) -> None:
-        """Send again the dispatches that have not arrived, as the worker says; those that were
-        never sent go on waiting for the journal."""
-        for number, execution in worker.live.items():
-            is_sent = self._journal.is_safe(execution.after)
-            if number in numbers and execution.body is not None and is_sent:
+            if execution.worker.live.get(execution.number) is execution:
                 self.send(execution)
 
     def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
@@ -385,12 +382,12 @@ class Dispatches:
         those that have ended by that.
 
         An execution that was not sent yet ends at once, and so does one of which only an announced
-        outcome is left: the next statement lets the worker drop the outcome."""
+        outcome is left, which the worker is told to drop."""
         over: list[Execution] = []
         cancelled: dict[Worker, list[int]] = {}
         for execution in executions:
             if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
-                self.end(execution)
+                self.drop(execution)
                 over.append(execution)
             else:
                 execution.worker.abandon(execution, now_s)
@@ -406,6 +403,18 @@ class Dispatches:
             wanted.setdefault(execution.worker, []).append(execution.number)
         for worker, numbers in wanted.items():
             self.tell(worker, messages.Fetch(Ranges(numbers).flat(), []))
+
+    def drop(self, execution: Execution) -> None:
+        """Take out an execution of which nothing more is wanted: it was not sent, or is over and
+        its worker may hold its announced outcome."""
+        if execution.size_bytes is not None:
+            self.unwanted(execution.worker, execution.number)
+        self.end(execution)
+
+    def unwanted(self, worker: Worker, number: int) -> None:
+        """Have a worker drop an announced outcome."""
+        self.tell(worker, messages.Fetch([], [number, number + 1]))
+        worker.dropped[number] = worker.told
 
     def end(self, execution: Execution) -> None:
         """Take out an execution that runs no more, and of which nothing further is wanted."""
@@ -424,10 +433,6 @@ class Dispatches:
         """Give on the resources of a worker that is proven dead."""
         self.resources.lost(worker, self._clock.awake_s)
 
-    def clean_again(self, worker: Worker) -> None:
-        """Send a worker its cleanings again: messages may be lost."""
-        self.resources.repeat(worker, self._clock.awake_s)
-
     # -- executions of an earlier epoch -------------------------------------------
 
     def go_on(
@@ -439,16 +444,34 @@ class Dispatches:
         self._number(execution)
         return execution
 
-    def stop_unknown(self, worker: Worker, number: int, now_s: float) -> None:
-        """Enter an execution of an earlier epoch whose work the journal does not know: it is to
+    def stop_unknown(self, worker: Worker, numbers: list[int], now_s: float) -> None:
+        """Enter executions of an earlier epoch whose works the journal does not know: they are to
         stop."""
-        self._number(worker.take_back(number, self.unknown, None, now_s))
+        for number in numbers:
+            execution = worker.take_back(number, self.unknown, None, now_s)
+            execution.sent_at = 0
+            self._number(execution)
+        if numbers:
+            self.tell(worker, messages.Stop(Ranges(numbers).flat()))
+
+    def settle(self, worker: Worker, live: Ranges) -> list[Execution]:
+        """Take in which dispatches a worker of an earlier epoch has, by its first beat; returns the
+        executions that have ended there, with outcomes that nobody has any more."""
+        over = []
+        for execution in list(worker.live.values()):
+            if execution.sent_at is None:
+                if execution.number in live:
+                    execution.sent_at = 0
+                else:
+                    self.end(execution)
+                    over.append(execution)
+        return over
 
     # -- messages to workers ------------------------------------------------------
 
     def tell(self, worker: Worker, message: messages.Message) -> None:
         """Send a message to a worker."""
-        self.out.append(ToWorker(worker.id, worker.incarnation, message))
+        self.out.append(worker.tell(message))
 
     def grant(self, now_s: float, *, paused: bool) -> None:
         """Grant the claims that can be granted, and tell their workers."""

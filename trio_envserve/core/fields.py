@@ -111,7 +111,6 @@ About: TypeAlias = Annotated[str, Field(ABOUT_CDDL, ABOUT.__contains__)]
 Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
 Count: TypeAlias = Annotated["int | None", Field("uint", is_uint, optional=True)]
 Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]
-OptionalText: TypeAlias = Annotated["str | None", Field("tstr", _of_type(str), optional=True)]
 Bool: TypeAlias = Annotated[bool, Field("bool", _of_type(bool))]
 Choice: TypeAlias = Annotated[
     "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
@@ -119,7 +118,6 @@ Choice: TypeAlias = Annotated[
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
 OptionalSeconds: TypeAlias = Annotated["float | None", Field("seconds", is_seconds, optional=True)]
 Spans: TypeAlias = Annotated["list[int]", Field("spans", is_ranges)]
-MaybeSpans: TypeAlias = Annotated["list[int] | None", Field("spans", is_ranges, optional=True)]
 NoteList: TypeAlias = Annotated["list[bytes]", Field("[* note]", _is_notes)]
 Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_record)]
 Traceparent: TypeAlias = Annotated[

@@ -4,10 +4,12 @@ Theory of operation
 -------------------
 A host decides nothing about work.  It starts and kills the workers that the router wants, and
 forwards messages in both directions.  It keeps the workers' messages, outcomes above all, until the
-router has them (:mod:`.host_link`).  The report of a worker's end follows all its messages.
+router's journal has them (:mod:`.host_link`).  The report of a worker's end follows all its
+messages.
 
 A host remembers which dispatches it has passed on to each worker and which of them have ended.  A
-new router with the journal of the old one is told that, and takes the running work over.
+new router with the journal of the old one is told that, and takes the running work over.  It gets
+the messages again that may not be in the journal.
 
 A host holds a lease (:mod:`.lease`).  When the lease runs out, or the membership is over, all
 workers must end.  The next membership, with this router or another one, begins when all of them
@@ -47,7 +49,7 @@ from .host_messages import (
 )
 from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
-from .messages import Announced, Declined, Dispatch, Message, WorkerHello, WorkerOutcome
+from .messages import Announced, Dispatch, Message, WorkerHello, WorkerOutcome
 from .ranges import Ranges
 from .router_effects import AskWorker
 from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line
@@ -150,8 +152,6 @@ class WorkerLife:
                 self.hello = bytes(header)
             case WorkerOutcome() | Announced():
                 self.running.discard(message.number)
-            case Declined():
-                self.running.difference_update(Ranges.from_flat(message.numbers))
             case _:
                 pass
 
@@ -173,14 +173,13 @@ def _first_bytes(kinds: Sequence[type[messages.Message]]) -> frozenset[int]:
 
 
 _TOLD = _first_bytes(
-    [
-        messages.WorkerHello, messages.WorkerOutcome, messages.Announced, messages.Declined,
-        messages.Dispatch,
-    ]
-)  # fmt: skip
+    [messages.WorkerHello, messages.WorkerOutcome, messages.Announced, messages.Dispatch]
+)
 """First bytes of the messages by which a host learns what a worker is and runs."""
-_PASSING = _first_bytes([messages.Beat, messages.WorkerDelta, messages.WorkerNotes])
+_PASSING = _first_bytes([messages.WorkerDelta, messages.WorkerNotes])
 """First bytes of workers' messages that are not kept: the next one, or the outcome, says more."""
+_BEAT = messages.KINDS[messages.Beat]
+"""First byte of workers' beats, which come in their order or not at all."""
 
 
 class Host:
@@ -240,7 +239,7 @@ class Host:
 
     def _go_over(self, to: Epoch) -> None:
         """Begin a membership with the next router, which takes the running work over.  Messages of
-        the old router do not count any more; items that may not have reached it go to the next."""
+        the old router do not count any more; items that may not be safe go to the next."""
         lease = self.lease
         self._continues = [*self._continues, lease.membership][-ENDED_MOST:]
         self._moved_from, self._moved_to = lease.epoch or self._moved_from, to
@@ -342,7 +341,7 @@ class Host:
     def _answered(self, answer: HostAnswer, boot_s: float) -> None:
         before_s = self.lease.deadline_s
         deadline_s = self.lease.answer(answer.membership, answer.beat)
-        self._outbox.received(answer.have, answer.beat)
+        self._outbox.received(answer.have, answer.beat, answer.safe)
         if len(self._lives) > len(self.workers):
             left = self.workers | self._outbox.ends()
             self._lives = {worker: self._lives[worker] for worker in self._lives if worker in left}
@@ -425,7 +424,7 @@ class Host:
             self._lives[worker].said(header, message)
         if _kind(header) in _PASSING:
             self._pass(item)
-        else:
+        elif _kind(header) != _BEAT or self._connected:
             self._put(item)
 
     def worker_heartbeat(self, worker: bytes, heartbeat: Heartbeat) -> None:

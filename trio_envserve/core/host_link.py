@@ -7,6 +7,10 @@ other side has it.  Each beat of the host and each answer of the router states h
 side has sent and how many have arrived there.  A connection keeps its messages in order.  So if the
 answer to a beat states fewer arrivals than were sent before that beat, the rest was lost, and is
 sent again; likewise after a reconnect.  The receiver drops items that arrive twice or leave a gap.
+
+What a router has of a host may be lost with it.  So each answer also states how many of the host's
+items are safe: a later router needs none of these.  The host keeps the others for it, the last
+:data:`ARRIVED_BYTES` of them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from .errors import ProtocolError
@@ -24,6 +29,8 @@ FRAMES_MOST = 60
 """Most frames of all items of one message: the framing refuses messages of many more."""
 BATCH_BYTES = 1 << 20
 """Most bytes of all items of one message with more than one: the framing bounds a message."""
+ARRIVED_BYTES = 64 << 20
+"""Most bytes of items that have arrived and are not safe: older ones are dropped (G8)."""
 MARKS_MOST = 64
 """Number of the latest unanswered beats for which the count of items sent before is kept."""
 
@@ -77,6 +84,10 @@ class Outbox:
         """The last of these, which are to be sent."""
         self._have = 0
         """Number of the last item that the other side is known to have."""
+        self._arrived: deque[Item] = deque()
+        """Items before that which may not be safe; the last has number ``_have``."""
+        self.arrived_bytes = 0
+        """Bytes of these."""
         self._sent_at: dict[int, int] = {}
         """Value of ``sent`` at each unanswered beat, or answer."""
 
@@ -102,15 +113,23 @@ class Outbox:
             del self._sent_at[next(iter(self._sent_at))]
         return self.sent
 
-    def received(self, have: int, beat: int) -> None:
-        """Take in that the other side had ``have`` items when it read what was stated with a beat.
-        If more had been sent before that beat, the rest is sent again.  ProtocolError if ``have``
-        is more than was ever sent."""
+    def received(self, have: int, beat: int, safe: int | None = None) -> None:
+        """Take in that the other side had ``have`` items when it read what was stated with a beat,
+        and that ``safe`` of them are safe; None: all are.  If more had been sent before that beat,
+        the rest is sent again.  ProtocolError if ``have`` is more than was ever sent."""
         if have > self._ever:
             raise ProtocolError(f"{have} items are said to have arrived, {self._ever} were sent")
         while self._have < have:
-            self.bytes -= _size(self._kept.popleft())
+            item = self._kept.popleft()
+            self.bytes -= _size(item)
+            self.arrived_bytes += _size(item)
+            self._arrived.append(item)
             self._have += 1
+        unsafe = self._have - (have if safe is None else safe)
+        while self._arrived and (
+            len(self._arrived) > unsafe or self.arrived_bytes > ARRIVED_BYTES
+        ):  # fmt: skip
+            self.arrived_bytes -= _size(self._arrived.popleft())
         while self.sent < have:  # these were to be sent again, but have arrived
             self._unsent.popleft()
             self.sent += 1
@@ -120,15 +139,16 @@ class Outbox:
             self.again()
 
     def move(self, membership: Membership) -> Outbox:
-        """A new outbox, for another router, with the items that may not have arrived."""
+        """A new outbox, for another router, with the items that may not be safe."""
         moved = Outbox(membership)
-        for item in self._kept:
+        for item in (*self._arrived, *self._kept):
             moved.put(item)
         return moved
 
     def ends(self) -> set[bytes]:
-        """Names of the workers of whose end the other side may not know."""
-        return {item.worker for item in self._kept if item.kind is ItemKind.EXITED}
+        """Names of the workers of whose end a later router may not know."""
+        unsafe = chain(self._arrived, self._kept)
+        return {item.worker for item in unsafe if item.kind is ItemKind.EXITED}
 
     def again(self) -> None:
         """Send all items again that may be lost, as after a reconnect."""

@@ -146,12 +146,14 @@ class HostRefused(NamedTuple):
 
 
 class HostAnswer(NamedTuple):
-    """The answer to a beat, which renews the lease; ``sent`` and ``have`` as in that."""
+    """The answer to a beat, which renews the lease; ``sent`` and ``have`` as in that.  ``safe``: so
+    many of the host's items are of no use to a later router: its journal has what they said."""
 
     membership: Id
     beat: Uint
     sent: Uint
     have: Uint
+    safe: Uint
 
 
 class Items(NamedTuple):

@@ -60,6 +60,7 @@ from .host_messages import (
     decode,
     encode,
 )
+from .journal import Journal
 from .lease import EarlierEpochs, EpochWait, Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .messages import in_batches
@@ -134,6 +135,11 @@ class RemoteHost:
     """Whether a later server would know of it."""
     held: list[ToHost] = dataclasses.field(default_factory=list)
     """What it is told once it is recorded."""
+    safe: int = 0
+    """Number of its items that are safe."""
+    unsafe: tuple[int, int] | None = None
+    """Number of its items that are safe next, and of the journal's records that must be so first;
+    None: it has none."""
 
     @property
     def name(self) -> str:
@@ -243,14 +249,18 @@ class RemoteHost:
         self.dirty = False
         return self.outbox.messages()
 
-    def answer(self, beat: HostBeat) -> HostAnswer:
+    def answer(self, beat: HostBeat, journal: Journal) -> HostAnswer:
         """Take in a beat, and answer it.  ProtocolError if the host reads none of its items."""
         self.busy = busy(beat.machine)
         self.outbox.received(beat.have, beat.answered)
         if len(self.outbox) > KEPT_ITEMS:
             raise ProtocolError(f"the host beats, but has not read {len(self.outbox)} items")
+        have, now_safe = self.inbox.have, self.unsafe or (self.inbox.have, journal.appended)
+        self.unsafe = now_safe
+        if journal.is_safe(now_safe[1]):
+            self.safe, self.unsafe = now_safe[0], None
         return HostAnswer(
-            beat.membership, beat.beat, self.outbox.stated(beat.beat), self.inbox.have
+            beat.membership, beat.beat, self.outbox.stated(beat.beat), have, self.safe
         )
 
     # -- statistics -------------------------------------------------------------
@@ -313,14 +323,14 @@ class Hosts:
     """All hosts of a router.  Times are of the clock of leases."""
 
     def __init__(
-        self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
+        self, pool: Pool, terms: LeaseTerms, epoch: Epoch, journal: Journal, *,
         needs: Mapping[str, float] | None = None, wire: WireLimits | None = None,
-        serves: Mapping[str, Any] | None = None, journaled: bool = False,
+        serves: Mapping[str, Any] | None = None,
         claim: Callable[[Route, str], str] | None = None, out: list[RouterEffect] | None = None,
     ) -> None:  # fmt: skip
         """``needs``: resources that each worker needs.  ``serves``: environment that hosts are told
-        to run.  ``journaled``: whether the router has the journal of earlier ones, so that their
-        hosts may come back.  ``claim``: returns why the peer behind a route may not be the host of
+        to run.  ``journal``: with one that is on, hosts of earlier routers may come back.
+        ``claim``: returns why the peer behind a route may not be the host of
         a name, or ""."""
         self.leases = Leases(terms, epoch)
         self.out: list[RouterEffect] = [] if out is None else out
@@ -336,8 +346,8 @@ class Hosts:
         self.needs = dict(needs or {})
         self._wire = wire or WireLimits()
         self._serves = dict(serves or {})
-        self._journaled = journaled
-        self._tag = f"-{epoch[:3].hex()}" if journaled else ""
+        self._journal = journal
+        self._tag = f"-{epoch[:3].hex()}" if journal.on else ""
         self._of_worker: dict[bytes, RemoteHost] = {}
         self._of_slot: dict[int, RemoteHost] = {}
         self._told: dict[tuple[bytes, Incarnation], list[ToWorker]] = {}
@@ -363,7 +373,7 @@ class Hosts:
     def open(self) -> set[Epoch]:
         """Welcome hosts from now on; returns the earlier epochs whose hosts may come back.  Without
         their journal nothing of these lives by now."""
-        if not self._journaled:
+        if not self._journal.on:
             self.leases.earlier = EarlierEpochs((), 0.0)
         self.is_open = self._stale = True
         return {each.epoch for each in self.leases.earlier.waits}
@@ -484,7 +494,7 @@ class Hosts:
         ProtocolError if it is malformed: then it has no effect, the host's membership ends, and
         the host is told that.  Its workers count as dead no earlier than those of a silent host."""
         if not self.is_open:
-            if not self._journaled:
+            if not self._journal.on:
                 self._end_earlier(route, frames)
             return []
         try:
@@ -638,7 +648,7 @@ class Hosts:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.membership, lease_beat, now_s):
             return []
-        self._send(host, (encode(host.answer(beat)),))
+        self._send(host, (encode(host.answer(beat, self._journal)),))
         self._flush(host)
         if beat.leaving and not host.leaving:
             host.leaving = True

@@ -270,7 +270,9 @@ class ServerLimits(_Checked):
         0.25, "between signs of life from a worker's heartbeat thread", told=ToldTo.WORKER
     )
     beat_s: float = limit(
-        1.0, "between a worker's statements; repairs the worker link", told=ToldTo.WORKER
+        1.0,
+        "between a worker's beats, by which its router sees whether both know the same",
+        told=ToldTo.WORKER,
     )
     silence_report_s: float = limit(5.0, "a worker without heartbeat for so long is reported")
     silence_kill_s: float = limit(

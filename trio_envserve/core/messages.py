@@ -67,18 +67,16 @@ from .worker_messages import (
     Claim,
     ClaimsEnded,
     Clean,
-    Declined,
     Dispatch,
     Fetch,
     Granted,
-    Missing,
     ResourceAnswer,
     ResourceIntended,
     ResourceStated,
     Retire,
+    RouterChanged,
     SaveAnswer,
     Start,
-    Statement,
     Stop,
     WorkerBroken,
     WorkerDelta,
@@ -91,11 +89,11 @@ from .worker_messages import (
 __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
     "MESSAGES", "UNLOADABLE", "Announced", "Beat", "Cancel",
-    "Cancelled", "Claim", "ClaimsEnded", "Clean", "Declined", "Delta", "Dispatch", "Error",
+    "Cancelled", "Claim", "ClaimsEnded", "Clean", "Delta", "Dispatch", "Error",
     "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
-    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "ResourceAnswer",
-    "ResourceIntended", "ResourceStated", "Retire",
-    "SaveAnswer", "Start", "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome",
+    "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "ResourceAnswer",
+    "ResourceIntended", "ResourceStated", "Retire", "RouterChanged",
+    "SaveAnswer", "Start", "Stop", "Sync", "Synced", "Unknown", "Welcome",
     "WorkerBroken", "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "WorkerSave",
     "decode", "encode", "encode_record", "in_batches", "is_status", "one_by_one", "read",
     "refused_class",
@@ -106,10 +104,10 @@ Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | Query | Goodbye
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | QueryAnswer | Error
     | Delta | Notes
-    | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
+    | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Announced
     | WorkerDelta | WorkerNotes | Claim | ClaimsEnded | WorkerSave
     | ResourceIntended | ResourceStated
-    | Dispatch | Stop | Statement | Retire | Start | Fetch | Granted | SaveAnswer
+    | Dispatch | Stop | RouterChanged | Retire | Start | Fetch | Granted | SaveAnswer
     | ResourceAnswer | Clean
 )  # fmt: skip
 
@@ -120,10 +118,10 @@ KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, Query: 5, Goodbye: 6,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21,
     QueryAnswer: 22, Error: 23, Delta: 25, Notes: 26,
-    WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
+    WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67,
     Announced: 70, WorkerDelta: 71, WorkerNotes: 72, Claim: 73, ClaimsEnded: 74, WorkerSave: 75,
     ResourceIntended: 76, ResourceStated: 77,
-    Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
+    Dispatch: 80, Stop: 81, RouterChanged: 82, Retire: 83, Start: 84, Fetch: 85,
     Granted: 86, SaveAnswer: 87, ResourceAnswer: 88, Clean: 89,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""

@@ -75,7 +75,7 @@ def deadline(asker: Asker) -> RetainedOutcome:
             f"{asker.execution.size_bytes} bytes"
         )
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
-    elif asker.execution is not None and asker.execution.body is None:
+    elif asker.execution is not None and asker.execution.has_arrived:
         text = f"the deadline passed while it ran; it is being stopped{_held(asker)}"
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
     elif asker.execution is not None:  # the worker has not confirmed the dispatch yet
@@ -102,7 +102,7 @@ def too_old(server_s: float | None) -> Callable[[Any], RetainedOutcome]:
             if asker.grace_s is not None:
                 whose = f"{whose[:-1]}, and {asker.grace_s:g} s of them its grace_s)"
         limit = f"the {most_s:g} s that {whose}"
-        if asker.execution.body is None:
+        if asker.execution.has_arrived:
             text = f"{limit} passed while it ran; it is being stopped{_held(asker)}"
             return _error(asker, "execution-limit", Verdict.RAN_AND_FAILED, text, Status.ERROR)
         text = f"{limit} passed after the request was dispatched; it is being stopped"

@@ -16,14 +16,10 @@ ahead, each with the time that the worker is to wait: so rates need no finer clo
 A name that nobody claims is forgotten at once, and one with a rate as soon as another grant would
 be due.
 
-Claims are numbered per incarnation.  With each beat a worker that has claimed anything states
-which claims it has and which of them it holds, and the answer states which of them the router
-knows, and which it has granted.  From that both sides repair what was lost: the router ends claims
-that the worker no longer has, and the worker sends again what the router does not know.  So a
-router that takes workers over from an earlier one learns which permits they hold.  It grants
-nothing before the last of them has stated that, and before nothing else of the earlier one can
-live.  (A claim alone does not say it: it may be one that was sent to the earlier router, which has
-granted it since.)
+Claims are numbered per incarnation.  A router that takes workers over from an earlier one is told
+their claims again, and which of them they hold.  It grants nothing before the first beat of each of
+these workers, which comes behind its claims, and before nothing else of the earlier router can
+live.
 """
 
 from __future__ import annotations
@@ -32,13 +28,12 @@ import dataclasses
 import heapq
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple, Protocol, final
 
 from .errors import ProtocolError
 from .limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS, PERMIT_NAME_BYTES
-from .messages import Claim, Statement
+from .messages import Claim
 from .ranges import Ranges
 
 WIRE_NAME_BYTES = 2 * PERMIT_NAME_BYTES
@@ -73,8 +68,8 @@ class PermitHolder(Protocol):
 class Claimant(Protocol):
     """A worker as permits see it."""
 
-    claims: dict[int, PermitClaim | None]
-    """Its claims, by their numbers; None stands for one of an execution that had ended."""
+    claims: dict[int, PermitClaim]
+    """Its claims, by their numbers."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -140,9 +135,9 @@ class Permits:
     # -- what workers say -------------------------------------------------------
 
     def claim(self, worker: Claimant, holder: PermitHolder | None, claim: Claim) -> None:
-        """Take in a claim; without an execution that has it, it only counts as known.
-        ProtocolError if no worker of this project would make it."""
-        if claim.claim in worker.claims:
+        """Take in a claim, if there is an execution that has it.  ProtocolError if no worker of
+        this project would make it."""
+        if holder is None or claim.claim in worker.claims:
             return
         is_rate = claim.per_s is not None
         most = claim.per_s if claim.per_s is not None else claim.most
@@ -151,11 +146,8 @@ class Permits:
             raise ProtocolError(f"a claim of {most:g} permits")
         if not claim.name.isprintable() or not 0 < len(claim.name.encode()) <= WIRE_NAME_BYTES:
             raise ProtocolError("a claim whose name is empty, too long or not printable")
-        if len(worker.claims) >= 2 * CLAIMS_MOST:  # some may have ended, and the message was lost
+        if len(worker.claims) >= CLAIMS_MOST:
             raise ProtocolError(f"more than {CLAIMS_MOST} claims of one worker")
-        if holder is None:
-            worker.claims[claim.claim] = None
-            return
         line = self.lines.setdefault((claim.name, is_rate), PermitLine(claim.name, is_rate))
         made = PermitClaim(claim.claim, worker, holder, line, most)
         worker.claims[made.number] = made
@@ -165,6 +157,8 @@ class Permits:
         insort(line.limits, most)
         line.waiting[made] = None
         self.due[line] = None
+        if claim.held and worker in self.unstated:  # an earlier epoch has granted it
+            self._hold(made)
 
     def ended(self, worker: Claimant, numbers: Ranges) -> None:
         """End the claims of a worker with these numbers."""
@@ -172,30 +166,13 @@ class Permits:
             found = [number for number in numbers if number in worker.claims]
         else:
             found = [number for number in worker.claims if number in numbers]
-        self._end(worker, found)
-
-    def stated(self, worker: Claimant, made: int | None, has: Ranges, held: Ranges) -> None:
-        """Take in that a worker has made so many claims, still has these, and holds those."""
-        if made is not None and worker.claims:
-            self._end(worker, [n for n in worker.claims if n < made and n not in has])
-            for number, claim in worker.claims.items():
-                if claim is not None and not claim.is_held and number in held:
-                    self._hold(claim)  # an earlier epoch has granted it
-        if worker in self.unstated and all(number in worker.claims for number in has):
-            self.unstated.remove(worker)
+        for number in found:
+            self._drop(worker.claims[number])
 
     def end(self, holder: PermitHolder) -> None:
         """End all claims of an execution that was reported or whose worker is proven dead."""
         if holder.claims:
             for claim in list(holder.claims.values()):
-                self._drop(claim)
-
-    def _end(self, worker: Claimant, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            claim = worker.claims[number]
-            if claim is None:
-                del worker.claims[number]
-            else:
                 self._drop(claim)
 
     def _drop(self, claim: PermitClaim) -> None:
@@ -318,8 +295,6 @@ class _OpenClaim:
     """A claim that has not ended."""
 
     claim: Claim
-    after_beat: int
-    """Number of the last beat before it was last sent."""
     is_held: bool = False
 
 
@@ -329,13 +304,10 @@ class OpenClaims:
 
     def __init__(self) -> None:
         self._claims: dict[int, _OpenClaim] = {}
-        self.made: int | None = None
-        """Number of claims that were ever made; None before the first one."""
 
-    def make(self, claim: Claim, beat: int) -> None:
-        """Enter a new claim, with a number greater than all before, sent after this beat."""
-        self._claims[claim.claim] = _OpenClaim(claim, beat)
-        self.made = claim.claim + 1
+    def make(self, claim: Claim) -> None:
+        """Enter a new claim, with a number greater than all before."""
+        self._claims[claim.claim] = _OpenClaim(claim)
 
     def end(self, number: int) -> bool:
         """End a claim; returns False if it had ended."""
@@ -346,14 +318,6 @@ class OpenClaims:
         over = [n for n, each in self._claims.items() if each.claim.number == execution]
         for number in over:
             del self._claims[number]
-
-    def stated(self) -> tuple[int | None, list[int] | None, list[int] | None]:
-        """The number of claims that were ever made, and the spans of those that have not ended and
-        of those that are held; None before the first claim."""
-        if self.made is None:
-            return None, None, None
-        held = Ranges(number for number, each in self._claims.items() if each.is_held)
-        return self.made, Ranges(self._claims).flat(), held.flat()
 
     def granted(self, numbers: Ranges) -> list[int]:
         """Enter that claims were granted; returns those of which that is news."""
@@ -366,15 +330,9 @@ class OpenClaims:
                 del self._claims[number]
         return granted
 
-    def unknown(self, state: Statement, beat: int) -> list[Claim]:
-        """The claims that the router does not know, to be sent again after this beat."""
-        if not self._claims:
-            return []
-        known = Ranges.from_flat(state.claims or ())
-        lost = [
-            each for number, each in self._claims.items()
-            if each.after_beat < state.beat and number not in known
-        ]  # fmt: skip
-        for each in lost:
-            each.after_beat = beat
-        return [each.claim for each in lost]
+    def again(self) -> list[Claim]:
+        """The claims as another router is told of them."""
+        return [
+            each.claim._replace(held=1) if each.is_held else each.claim
+            for each in self._claims.values()
+        ]

@@ -143,8 +143,8 @@ class Router:
             new_id, self._never_starts, self.warn, self.wire.message_bytes,
         )  # fmt: skip
         self.hosts = None if lease is None else Hosts(
-            self.pool, lease, epoch, needs=needs, wire=self.wire, serves=serves,
-            journaled=journaled, claim=claim, out=self.out,
+            self.pool, lease, epoch, self.journal, needs=needs, wire=self.wire, serves=serves,
+            claim=claim, out=self.out,
         )  # fmt: skip
         self.followed: list[OfHost] = []
         """What followed from the last input about hosts, for who watches."""
@@ -317,29 +317,33 @@ class Router:
 
     def _worker_back(self, given: WorkerBack) -> None:
         """A worker of an earlier epoch lives on.  What the journal knows of its work goes on as it
-        was; the rest is stopped.  Only then anything is said to it."""
+        was; the rest is stopped.  A dispatch that did not reach its host is sent now."""
         works, workforce, awake_s = self.works, self.workforce, self.clock.read(given.now_s)
         life = self.pool.take_back(given, awake_s)
         started = works.started_as.pop(life.incarnation, {})
-        worker = workforce.take_back(life, given, awake_s)
+        worker = workforce.take_back(life, given, self.epoch, awake_s)
         if worker is None:
             return
-        # What was sent last may not have reached the host: it may be sent again.
         worker.next_number = max([given.next, *(number + 1 for number in started)])
         self._know_environment()
         running = Ranges.from_flat(given.running)
+        unknown: list[int] = []
         for number in sorted({*started, *running}):
             work, saves = started.get(number, (None, 0))
             if work is None or work.state is not WorkState.HELD or self.closing.begun:
                 if number in running:
-                    self.dispatches.stop_unknown(worker, number, awake_s)
+                    unknown.append(number)
                 continue
             works.take_back(work)
             execution = self.dispatches.go_on(worker, number, work.account, work, awake_s, saves)
             works.go_on_as_before(work, execution)
             self._limit(execution, work)
+            if number in running:
+                execution.sent_at = 0
+            elif number >= given.next:
+                self.dispatches.send(execution)
+        self.dispatches.stop_unknown(worker, unknown, awake_s)
         self.resources.take_back(worker, awake_s)
-        workforce.state(worker)
 
     def _know_environment(self) -> None:
         self.works.declared_rerun = self.workforce.rerun

@@ -23,14 +23,13 @@ So a destroy never runs twice at the same time.  It runs again only after a fail
 holder died before the success was written down.  After ``destroy_tries`` failed cleanings the
 resource is *stuck*: the statistics show it, and the next server with this journal tries again.
 
-A worker sends a statement again until it is answered, and the outcome of an execution waits for
-the answers to all statements of its resources.  So the end of an execution never overtakes the end
-of its resources.  With a journal each answer, and each cleaning, waits until what it says is safe.
+The outcome of an execution waits for the answers to all statements of its resources.  So the end of
+an execution never overtakes the end of its resources.  With a journal each answer, and each
+cleaning, waits until what it says is safe.
 
 After a restart the resources of the journal belong to the holders that it names.  The worker of a
-host that lives on keeps its own; the others are given to new holders once all earlier lives are
-proven dead.  A router without a journal is told by the workers that it takes over what they hold;
-to one with a journal, a resource that the journal does not know is gone.
+host that lives on keeps its own, and states again what is not over; the others are given to new
+holders once all earlier lives are proven dead.  A resource that the journal does not know is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, final
@@ -53,22 +52,14 @@ from .journal import (
     ResourceOpened,
 )
 from .limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES, ServerLimits
-from .messages import Clean, ResourceAnswer, ResourceIntended, ResourceStated, Statement
-from .ranges import Ranges
+from .messages import Clean, ResourceAnswer, ResourceIntended, ResourceStated
 from .terms import Epoch, Incarnation, RequestId, SessionId, one_line
 
 HANDLE_BYTES = 4096
 """Most bytes of an encoded handle."""
 
-NAME_BYTES = 64
-"""Most bytes of the name of a resource."""
-
 WHY_BYTES = 512
 """Most bytes of the reason of a failure that are kept; a longer one is cut."""
-
-GAPS_MOST = 16_384
-"""Most gaps between the numbers of one worker's resources: a worker of this project leaves one
-if it asks for a resource while the execution is being cancelled."""
 
 CLEANINGS_MOST = 8
 """Most cleanings of one worker at once: further ones wait for this or another worker."""
@@ -79,9 +70,6 @@ PAUSE_S = 5.0
 OVERDUE_S = 10.0
 """Time beyond its limit after which a cleaning counts as endless, in seconds: it holds a thread,
 which nobody can stop."""
-
-RESEND_S = 2.0
-"""Least age of a cleaning that is sent again with each beat, in seconds."""
 
 REMEMBERED = 1024
 """Number of ended cleanings that a worker remembers, to run none twice."""
@@ -111,14 +99,10 @@ class Holder(Protocol):
     incarnation: Incarnation
     host: str
     """Name of its host; empty for a worker of this machine."""
-    is_earlier: bool
-    """Whether an earlier router has started it."""
     live: dict[int, Any]
     running: int
     resources: dict[int, HeldResource]
     """Resources of its executions, by their numbers here."""
-    intended: Ranges
-    """Numbers of all resources that its executions ever wanted."""
     cleanings: dict[str, HeldResource]
     """Resources that it is to destroy, by name."""
 
@@ -240,10 +224,9 @@ class Resources:
         """Number of the resources of each account."""
         self.elsewhere: dict[Incarnation, list[HeldResource]] = {}
         """Resources of earlier lives that this router has not heard of yet."""
-        self.unsafe: OrderedDict[tuple[bytes, Clean | ResourceAnswer], tuple[int, Holder]]
-        """Messages to workers, by life, that wait for the journal: each with the number of records
-        that must be safe first."""
-        self.unsafe = OrderedDict()
+        self.unsafe: deque[tuple[int, Holder, Clean | ResourceAnswer]] = deque()
+        """Messages to workers that wait for the journal: each behind the number of records that
+        must be safe first."""
         self.waiting: dict[HeldResource, None] = {}
         """Resources without a holder that are not stuck."""
         self._due: dict[str | None, list[tuple[float, int, HeldResource]]] = {}
@@ -271,37 +254,21 @@ class Resources:
         intent: ResourceIntended,
         now_s: float,
     ) -> None:
-        """Enter a resource, and answer with its name, or why it is refused.  An intent with a name
-        is that of an earlier router, or comes again.  ProtocolError if no worker of this project
-        would send it."""
-        _, place, kind, destroy, named, _ = intent
+        """Enter a resource, unless an earlier router has, and answer with its name, or why it is
+        refused.  ProtocolError if no worker of this project would send it."""
+        _, place, kind, destroy, _ = intent
         for text, most in (
             (kind, RESOURCE_KIND_BYTES), (destroy, RESOURCE_REFERENCE_BYTES),
-            (named or "name", NAME_BYTES),
         ):  # fmt: skip
             if not text.isprintable() or not 0 < len(text.encode()) <= most:
                 raise ProtocolError("a resource with a text that is empty, too long or unprintable")
-        resource, after, refused, name = worker.resources.get(place), 0, "", named or ""
-        is_new = place not in worker.intended and named not in self.all
-        if named and not self._may_be_unknown(worker, named):
-            is_new = False
-        if resource is None and not name:
-            refused = self._refusal(execution) if is_new else "it was given up"
-            worker.intended.add(place)  # refused ones, too, so that they leave no gaps
-            if worker.intended.span_count() > GAPS_MOST:
-                raise ProtocolError(f"numbers of resources with more than {GAPS_MOST} gaps")
-        if resource is None and is_new and not refused:
+        resource, after, refused, name = worker.resources.get(place), 0, "", ""
+        if resource is None and not (refused := self._refusal(execution)):
+            assert execution is not None
             resource = self._enter(worker, execution, intent, now_s)
         if resource is not None:
             after, name = resource.after, resource.name
         self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
-
-    def _may_be_unknown(self, worker: Holder, name: str) -> bool:
-        """Whether an unknown name may be that of a resource that is not gone.  Past the bound no
-        resource is entered: then only its worker knows it."""
-        if self._journal.on or name.startswith(self._epoch):  # it was safe, or entered, first
-            return False
-        return worker.is_earlier and len(self.all) < self._limits.resources
 
     def _refusal(self, execution: ResourceMaker | None) -> str:
         """Reason for which no resource may be created now; empty if it may."""
@@ -324,15 +291,14 @@ class Resources:
     def _enter(
         self,
         worker: Holder,
-        execution: ResourceMaker | None,
+        execution: ResourceMaker,
         intent: ResourceIntended,
         now_s: float,
     ) -> HeldResource:
-        account = b"" if execution is None else execution.session.id
-        sequence = 0 if execution is None else execution.sequence
+        account, sequence = execution.session.id, execution.sequence
         number, self._next = self._next, self._next + 1
         made = HeldResource(
-            number, intent.name or f"{self._epoch}-{number}", intent.kind, intent.destroy,
+            number, f"{self._epoch}-{number}", intent.kind, intent.destroy,
             RequestId(account, sequence), now_s, worker.host if intent.here else None,
             incarnation=worker.incarnation, dispatch=intent.number, place=intent.resource,
         )  # fmt: skip
@@ -350,7 +316,6 @@ class Resources:
     ) -> None:
         """Let an execution hold a resource; None: nobody knows which one."""
         worker.resources[resource.place] = resource
-        worker.intended.add(resource.place)
         resource.holder, resource.execution = worker, execution
         if execution is not None:
             self._made.setdefault(execution, {})[resource] = None
@@ -370,9 +335,8 @@ class Resources:
         answer = ResourceAnswer(name, state, "", None, turn)
         resource = self.all.get(name)
         if resource is None or resource.holder is not worker or turn != self._turn_of(resource):
-            self._answer(worker, answer, 0)
-            return
-        if state == ResourceState.GONE:
+            pass  # it was stated before, and the record of that may not be safe
+        elif state == ResourceState.GONE:
             self._remove(resource)
         elif state == ResourceState.LEFT:
             why = one_line(why, WHY_BYTES)
@@ -388,25 +352,21 @@ class Resources:
         return resource.turn if resource.is_cleaned else None
 
     def _answer(self, worker: Holder, answer: Clean | ResourceAnswer, after: int) -> None:
-        """Send a message once ``after`` records are safe.  A message that waits already is not
-        sent twice."""
-        key = worker.incarnation, answer
-        if key in self.unsafe:
-            return
+        """Send a message once ``after`` records are safe."""
         if self._journal.is_safe(after) or self._journal.lost:
             self._tell(worker, answer)
         else:
-            self.unsafe[key] = after, worker
+            self.unsafe.append((after, worker, answer))
 
     def go_on(self) -> None:
         """Send the messages that waited for the journal.  If that has failed for good, nothing new
         is created, and nothing waits any more."""
         journal = self._journal
         while self.unsafe:
-            (life, message), (after, worker) = next(iter(self.unsafe.items()))
+            after, worker, message = self.unsafe[0]
             if not (journal.is_safe(after) or journal.lost):
                 return
-            del self.unsafe[life, message]
+            self.unsafe.popleft()
             if isinstance(message, ResourceAnswer) and message.resource is not None:
                 resource = worker.resources.get(message.resource)
                 if resource is not None and not journal.is_safe(after):
@@ -417,7 +377,7 @@ class Resources:
 
     def held_up(self) -> set[Holder]:
         """Workers with a message that waits for the journal."""
-        return {worker for _, worker in self.unsafe.values()}
+        return {worker for _, worker, _ in self.unsafe}
 
     # -- ends of holders ----------------------------------------------------------
 
@@ -433,8 +393,7 @@ class Resources:
             self._release(resource, now_s)
         for resource in list(worker.cleanings.values()):
             self._fail(resource, f"worker {worker.name} died while it destroyed it", now_s)
-        for key in [key for key in self.unsafe if key[0] == worker.incarnation]:
-            del self.unsafe[key]
+        self.unsafe = deque(each for each in self.unsafe if each[1] is not worker)
 
     def _fail(self, resource: HeldResource, why: str, now_s: float) -> None:
         """Note that a holder has not destroyed a resource: the next one is to, unless this was the
@@ -584,13 +543,6 @@ class Resources:
             resource.handle,
         )  # fmt: skip
 
-    def repeat(self, worker: Holder, now_s: float) -> None:
-        """Send a worker its cleanings again: the first message may be lost, and a worker runs none
-        twice."""
-        for resource in worker.cleanings.values():
-            if now_s - resource.given_s >= RESEND_S:
-                self._answer(worker, self._clean(resource), resource.after)
-
     def overdue(self, now_s: float) -> Iterator[Holder]:
         """Workers with an endless cleaning: each once for each of these."""
         most_s = self._limits.destroy_s + OVERDUE_S
@@ -630,12 +582,14 @@ class Resources:
                 self._wait(resource, now_s)
 
     def take_back(self, worker: Holder, now_s: float) -> None:
-        """Let a worker of an earlier epoch keep its resources and cleanings."""
+        """Let a worker of an earlier epoch keep its resources and cleanings.  These are sent to it
+        again, as the first message may not have reached its host; it runs none twice."""
         for resource in self.elsewhere.pop(worker.incarnation, ()):
             if resource.turn:
                 resource.holder, resource.given_s = worker, now_s
                 worker.cleanings[resource.name] = resource
                 self._cleaned[resource] = None
+                self._answer(worker, self._clean(resource), resource.after)
                 continue
             execution = worker.live.get(resource.dispatch)
             self._attach(resource, worker, execution)
@@ -677,10 +631,8 @@ class _OpenResource:
     """A worker's record of a resource that the router may count as held."""
 
     intent: ResourceIntended
-    after_beat: int
-    """Number of the last beat before its last message."""
-    unnamed: bool = True
-    """Whether the router has not answered the intent."""
+    name: str = ""
+    """Name that the router has given it; empty until the intent is answered."""
     statement: ResourceStated | None = None
     """Its last statement."""
     unanswered: bool = False
@@ -689,12 +641,7 @@ class _OpenResource:
     @property
     def waits(self) -> bool:
         """Whether a message about it is unanswered."""
-        return self.unnamed or self.unanswered
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its worker has destroyed or left it."""
-        return self.statement is not None and self.statement.state >= ResourceState.LEFT
+        return self.unanswered or not self.name
 
 
 class Stated(NamedTuple):
@@ -716,30 +663,27 @@ class OpenResources:
         """Resources of executions that have a name, by name."""
         self._made: dict[int, dict[int, _OpenResource]] = {}
         """Resources of each execution, by their numbers."""
-        self._results: dict[str, tuple[ResourceStated, int]] = {}
-        """Unanswered results of cleanings by name, with the beat after which each was sent."""
+        self._results: dict[str, ResourceStated] = {}
+        """Unanswered results of cleanings, by name."""
         self._cleaning: dict[str, int] = {}
         """Numbers of the cleanings that are under way, by name."""
         self._turns: OrderedDict[str, int] = OrderedDict()
         """Numbers of the last cleanings that have ended, by name."""
 
-    def __bool__(self) -> bool:
-        return bool(self.open or self._results)
-
-    def intend(self, intent: ResourceIntended, beat: int) -> None:
-        """Enter a resource that is about to be created; its intent is sent after this beat."""
-        made = self.open[intent.resource] = _OpenResource(intent, beat)
+    def intend(self, intent: ResourceIntended) -> None:
+        """Enter a resource that is about to be created."""
+        made = self.open[intent.resource] = _OpenResource(intent)
         self._made.setdefault(intent.number, {})[intent.resource] = made
 
     def state(
-        self, resource: int, state: ResourceState, handle: bytes, why: str, beat: int
+        self, resource: int, state: ResourceState, handle: bytes, why: str
     ) -> ResourceStated | None:
         """The statement to send about a resource of an execution; None if it has no name yet."""
         each = self.open.get(resource)
-        if each is None or not each.intent.name:
+        if each is None or not each.name:
             return None
-        each.statement = ResourceStated(each.intent.name, state, handle, why)
-        each.unanswered, each.after_beat = True, beat
+        each.statement = ResourceStated(each.name, state, handle, why)
+        each.unanswered = True
         return each.statement
 
     def clean(self, clean: Clean) -> bool:
@@ -750,14 +694,14 @@ class OpenResources:
         self._cleaning[name] = turn
         return True
 
-    def cleaned(self, result: ResourceStated, beat: int) -> ResourceStated:
+    def cleaned(self, result: ResourceStated) -> ResourceStated:
         """Keep the result of a cleaning, which has ended, until it is answered."""
         name = result.name
         self._turns[name] = max(self._cleaning.pop(name, 0), self._turns.get(name, 0))
         self._turns.move_to_end(name)
         if len(self._turns) > REMEMBERED:
             self._turns.popitem(last=False)
-        self._results[name] = result, beat
+        self._results[name] = result
         return result
 
     def execution_of(self, answer: ResourceAnswer) -> int | None:
@@ -777,7 +721,7 @@ class OpenResources:
         """Take in an answer; returns the news for the code of an execution."""
         if answer.turn is not None:
             result = self._results.get(answer.name)
-            if result is not None and result[0].turn == answer.turn:
+            if result is not None and result.turn == answer.turn:
                 del self._results[answer.name]
             return None
         each = self._about(answer)
@@ -789,29 +733,22 @@ class OpenResources:
         if not each.unanswered or said is None or said.state != answer.state:
             return None
         each.unanswered = False
-        if each.is_over and not each.unnamed:
+        if said.state >= ResourceState.LEFT:
             self._drop(each)
         return Stated(each.intent.resource, answer.name, "")
 
-    def _is_named(self, each: _OpenResource, name: str, refused: str) -> Stated | None:
-        if not each.unnamed:
-            return None
-        each.unnamed = False
-        if each.intent.name:  # a later router knows it now
-            if each.is_over and not each.unanswered:
-                self._drop(each)
-            return None
+    def _is_named(self, each: _OpenResource, name: str, refused: str) -> Stated:
         if refused:
             self._drop(each)
         else:
-            each.intent = each.intent._replace(name=name)
+            each.name = name
             self._named[name] = each
         return Stated(each.intent.resource, name, refused)
 
     def _drop(self, each: _OpenResource) -> None:
-        number, resource, _, _, name, _ = each.intent
+        number, resource = each.intent[:2]
         del self.open[resource]
-        self._named.pop(name or "", None)
+        self._named.pop(each.name, None)
         made = self._made[number]
         del made[resource]
         if not made:
@@ -827,22 +764,12 @@ class OpenResources:
         answered."""
         return any(each.waits for each in self._made.get(execution, {}).values())
 
-    def again(self, state: Statement, beat: int) -> list[ResourceIntended | ResourceStated]:
-        """Messages to send again after this beat: the lost ones, and all of them to a router that
-        may be new."""
-        lost: list[ResourceIntended | ResourceStated] = []
+    def again(self) -> Iterator[ResourceIntended | ResourceStated]:
+        """The intents and statements that another router is told."""
         for each in self.open.values():
-            if not state.beat:
-                each.unnamed, each.unanswered = True, each.statement is not None
-            elif each.after_beat >= state.beat or not each.waits:
-                continue
-            each.after_beat = beat
-            if each.unnamed:
-                lost.append(each.intent)
-            if each.unanswered and each.statement is not None:
-                lost.append(each.statement)
-        for name, (result, sent) in self._results.items():
-            if not state.beat or sent < state.beat:
-                self._results[name] = result, beat
-                lost.append(result)
-        return lost
+            if not each.name:
+                yield each.intent
+            elif each.statement is not None:
+                each.unanswered = True
+                yield each.statement
+        yield from self._results.values()

@@ -158,6 +158,7 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         "malformed": router.malformed,
         "fenced": workforce.fenced,
         "strays": workforce.strays,
+        "differences": workforce.differences,
         "bad_statistics": workforce.history.bad_statistics,
         **_resources(router.resources.counts()),
         "bounds": bounds(router),

@@ -378,6 +378,10 @@ class ServerStats(StatusRecord):
         "Messages from processes that are not, or no longer, workers of this server.",
     )
     strays: int = counter("executions_stray", "Outcomes of executions that had already ended.")
+    differences: int = counter(
+        "worker_differences",
+        "Workers that were killed since they had other dispatches than they were told.",
+    )
     bad_statistics: int = counter("statistics_bad", "Entries in workers' statistics that are none.")
     resources: int = gauge("resources", "Resources of rollouts that are not gone.", bounded=True)
     resources_cleaning: int = gauge(

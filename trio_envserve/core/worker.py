@@ -5,32 +5,27 @@ Theory of operation
 :meth:`WorkerCore.take` is called with an input and returns the effects in order; the shell
 carries them out.  Nothing else changes a worker.
 
-Dispatches are numbered per incarnation, and each number is run at most once: ``seen`` has all
-numbers that have arrived, as spans.  A dispatch for another incarnation, or with a number seen
-before, is not run (G5).  A stop for a number that has not arrived is remembered, so that a cancel
-may overtake its dispatch (G7).
+Messages between a worker and its router come in order, and none is lost or comes twice, so nothing
+is kept for being sent again.  Each beat names the dispatches that the worker has, and the number of
+the router's messages before it: the router compares that with what it has told (:mod:`.workforce`).
+A dispatch for another incarnation is not run (G5).
 
-An outcome is kept until a :class:`~.messages.Statement` shows that the router has it.  It is sent
-again when a Statement that answers a *later* beat still wants it: then it was lost, not merely
-under way.  Of an outcome above ``announce_bytes`` only the size is sent at first, and repeated in
-the same way, until a :class:`~.messages.Fetch` asks for the outcome itself.  While
-``most_held_bytes`` of these are in memory, further ones are to be parked elsewhere.  After each
-:data:`BEAT_BYTES` of sent outcomes the worker sends an extra beat: else a busy worker would hold
-gigabytes that the router has long received (G8).
+Of an outcome above ``announce_bytes`` only the size is sent at first, until a
+:class:`~.messages.Fetch` asks for the outcome itself, or says that it is not wanted.  While
+``most_held_bytes`` of these are in memory, further ones are to be parked elsewhere.
 
-A delta is sent once and not kept, since the outcome contains its text.  Between two statements of
-the router at most :data:`DELTAS_BYTES` of deltas are sent; further ones are dropped, and the gap in
-their numbers shows it.
+A delta is not kept, since the outcome contains its text.  Between two beats at most
+:data:`DELTAS_BYTES` of deltas are sent, and none until those have left the process; further ones
+are dropped, and the gap in their numbers shows it.
 
 The outcome of an execution waits until the router has answered all that was stated of its resources
-(:mod:`.scope`).
-
-An execution has one unanswered save at most.  It is kept and sent again as an outcome is, until a
-:class:`~.messages.SaveAnswer` or a Statement without the execution ends it.
+(:mod:`.scope`).  An execution has one unanswered save at most.
 
 The last note (:mod:`.notes`) of an execution replaces the one before.  Changed notes are sent with
-the beats of the clock (:class:`UnsentNotes`).  A lost note is not repeated: the next note, or the
-outcome, says more.
+the beats (:class:`UnsentNotes`).
+
+Another router may take the worker over (:class:`~.messages.RouterChanged`).  That is told, once,
+all that the one before may not have known: so what is unanswered is kept.
 """
 
 from __future__ import annotations
@@ -56,21 +51,20 @@ from .messages import (
     ResourceIntended,
     ResourceStated,
     Retire,
+    RouterChanged,
     SaveAnswer,
-    Statement,
     Stop,
     in_batches,
 )
 from .permits import OpenClaims
 from .ranges import Ranges
 from .scope import OpenResources, ResourceState, Stated
-from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
+from .terms import Body, Epoch, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
 from .worker_messages import WorkerNotes
 
 
 class EnvironmentReady(NamedTuple):
-    """The environment is set up.  To be given before each beat until the worker is
-    :attr:`~.worker.WorkerCore.acknowledged`."""
+    """The environment is set up.  To be given once, before the first beat."""
 
     pid: int
     environment: str
@@ -89,6 +83,8 @@ class BeatDue(NamedTuple):
     """The clock asks for a beat, with these statistics."""
 
     stats: dict[str, Any]
+    has_left: bool = True
+    """Whether all earlier messages have left the process."""
 
 
 class RouterMessage(NamedTuple):
@@ -283,8 +279,7 @@ _RECORD_BYTES = 32
 
 
 ENDED = "the rollout was cancelled, or has ended"
-UNKNOWN = "the server does not wait for this rollout any more"
-"""Reasons for which a worker refuses a save by itself."""
+"""Reason for which a worker refuses a save by itself."""
 
 
 @final
@@ -293,8 +288,6 @@ class UnsentNotes:
 
     def __init__(self) -> None:
         self._last: dict[int, bytes] = {}
-        self._unanswered = False
-        """Whether the router has answered no beat since notes were sent to it."""
 
     def keep(self, number: int, note: bytes) -> None:
         """Set the note of a dispatch.  It replaces a waiting one without going to the end."""
@@ -304,18 +297,11 @@ class UnsentNotes:
         """Forget the note of a dispatch that has ended."""
         self._last.pop(number, None)
 
-    def answered(self) -> None:
-        """Note that the router has answered a beat, so it reads what is sent."""
-        self._unanswered = False
-
     def take(self) -> Iterator[WorkerNotes]:
-        """The notes to send with a beat: none while the router answers no beats (G8)."""
-        if self._unanswered:
-            return
+        """The notes to send with a beat."""
         for _ in range(BEAT_MESSAGES):
             if not self._last:
                 return
-            self._unanswered = True
             sizes = accumulate(_RECORD_BYTES + len(note) for note in self._last.values())
             fitting = takewhile(
                 lambda each: each[1] <= MESSAGE_BYTES, zip(self._last, sizes, strict=True)
@@ -330,32 +316,22 @@ NUMBERS_MOST = 1 << 16
 to one worker."""
 
 
-BEAT_BYTES = 8 * MIB
-"""Bytes of sent outcomes after which an extra beat asks which of them the router has."""
-
-
 DELTA_BYTES = MIB
 """Most bytes of a delta; a larger one is dropped."""
 
 DELTAS_BYTES = 8 * MIB
-"""Most bytes of deltas between two statements of the router."""
+"""Most bytes of deltas between two beats."""
 
 DELTA_RECORD_BYTES = 1024
 """Bytes that each delta counts besides its own: an environment may make millions of empty ones."""
 
 
 @dataclasses.dataclass(slots=True)
-class _Kept:
-    """An outcome that the router is not known to have."""
+class _Held:
+    """An announced outcome for which the router has not asked."""
 
     message: ToRouter
-    payload: SentBody
-    after_beat: int
-    """Number of the last beat before it, or its announcement, was last sent."""
-    announcement: ToRouter | None = None
-    """The announcement that is sent in its place; None once the router has asked for it."""
-    known: bool = False
-    """Whether the router has the announcement, and no memory for the outcome yet."""
+    announcement: ToRouter
     held_bytes: int = 0
     """Its part of the memory for large outcomes, in bytes."""
 
@@ -367,8 +343,6 @@ class _LastSave:
     number: int
     message: ToRouter | None
     """The save, until the router has answered it."""
-    after_beat: int
-    """Number of the last beat before it was last sent."""
 
 
 class WorkerCore:
@@ -387,32 +361,26 @@ class WorkerCore:
         self.most_held_bytes = most_held_bytes
         self.held_bytes = 0
         """Bytes of large outcomes in memory."""
-        self.acknowledged = False
-        """Whether the router has answered the hello."""
+        self.epoch: Epoch = b""
+        """Router that has taken it over; empty: it has the one by which it was started."""
+        self.heard = 0
+        """Number of messages of that router."""
+        self._hello: tuple[Any, ...] = ()
+        """All but the epoch of its hello; empty before that."""
         self.running: dict[int, tuple[RequestId, str]] = {}
         """Request and client of each running execution, by the number of its dispatch."""
-        self.seen = Ranges()
-        """Numbers of all dispatches that have arrived."""
         self.fenced = 0
         """Number of messages for other incarnations."""
-        self.repeated = 0
-        """Number of dispatches whose number had been seen."""
         self.malformed = 0
         """Number of malformed messages."""
-        self._kept: dict[int, _Kept] = {}
-        self._stopped_early: set[int] = set()
-        """Dispatches that were stopped before they arrived."""
+        self._held: dict[int, _Held] = {}
         self._cancelled: set[int] = set()
         """Running executions that were told to stop."""
-        self._beat = 0
-        """Number of the last beat."""
         self._stats: dict[str, Any] = {}
-        self._bytes_since_beat = 0
-        """Bytes of outcomes that were sent since the last beat."""
         self._deltas: dict[int, int] = {}
         """Number of deltas of each running execution, sent or dropped."""
         self._deltas_bytes = 0
-        """Bytes of deltas that were sent since the last statement."""
+        """Bytes of deltas that were sent since the last beat before which all had left."""
         self._notes = UnsentNotes()
         self._claims = OpenClaims()
         self._resources = OpenResources()
@@ -429,14 +397,19 @@ class WorkerCore:
     # -- inputs ---------------------------------------------------------------
 
     def _ready(self, given: EnvironmentReady) -> list[WorkerEffect]:
-        return [self._send(messages.WorkerHello(PROTOCOL_VERSION, *given))]
+        self._hello = PROTOCOL_VERSION, *given
+        return [self._say_hello()]
 
     def _set_up_failed(self, given: SetUpFailed) -> list[WorkerEffect]:
         return [self._send(messages.WorkerBroken(error_records.to_record(given.info)))]
 
     def _beat_due(self, given: BeatDue) -> list[WorkerEffect]:
         self._stats = given.stats
-        return [*map(self._send, self._notes.take()), self._send_beat()]
+        notes: Iterable[Message] = ()
+        if given.has_left:  # else nobody may read them (G8)
+            self._deltas_bytes = 0
+            notes = self._notes.take()
+        return [*map(self._send, notes), self._beat()]
 
     def _message(self, given: RouterMessage) -> list[WorkerEffect]:
         frames = given.frames
@@ -445,16 +418,17 @@ class WorkerCore:
             return []
         try:
             rows = messages.read(frames[1:], most_bytes=self.header_bytes)
+            self.heard += len(rows)
             message = rows[0][0]
             match message:
                 case Dispatch():
                     return self._dispatches(rows)
                 case Stop():
                     return self._stop(_numbers(message.numbers))
-                case Statement():
-                    return self._state(message, _numbers(message.live), _numbers(message.cancelled))
+                case RouterChanged():
+                    return self._go_over(message.epoch)
                 case Fetch():
-                    return self._fetch(_numbers(message.numbers), _numbers(message.later))
+                    return self._fetch(_numbers(message.numbers), _numbers(message.unwanted))
                 case Granted():
                     return self._go_on(Ranges.from_flat(message.claims), message.after_s)
                 case SaveAnswer():
@@ -503,13 +477,12 @@ class WorkerCore:
         if len(payload) > self.save_bytes:
             return [SaveEnded(number, too_large(len(payload), self.save_bytes))]
         self._stateful.add(number)
-        last = self._saves.setdefault(number, _LastSave(0, None, 0))
+        last = self._saves.setdefault(number, _LastSave(0, None))
         assert last.message is None, "the save before has not ended"
         last.number += 1
         (session, sequence), client = self.running[number]
         message = messages.WorkerSave(session, sequence, number, last.number)
         last.message = ToRouter(self.incarnation, message, payload, client)
-        last.after_beat = self._beat
         return [last.message]
 
     def _answered(self, answer: SaveAnswer) -> list[WorkerEffect]:
@@ -520,7 +493,7 @@ class WorkerCore:
         return [SaveEnded(answer.number, answer.refused)]
 
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
-        """Send an outcome or its announcement, and keep it until the router has it."""
+        """Send an outcome, or its announcement, and hold it until the router asks for it."""
         number, status, payload, duration_s = given
         if number in self._stateful and not self._end_more(given):
             return []
@@ -530,18 +503,17 @@ class WorkerCore:
             request.session, request.sequence, number, status, duration_s
         )
         message = ToRouter(self.incarnation, outcome, payload, client)
-        kept = self._kept[number] = _Kept(message, payload, self._beat)
         size_bytes = weight(payload)
         if size_bytes <= self.announce_bytes:
-            return self._give(kept)
-        kept.announcement = self._send(
+            return [message]
+        announcement = self._send(
             messages.Announced(request.session, request.sequence, number, size_bytes)
         )
-        kept.held_bytes = len(payload)
+        self._held[number] = _Held(message, announcement, len(payload))
         self.held_bytes += len(payload)
         if self.held_bytes <= self.most_held_bytes:
-            return [kept.announcement]
-        return [kept.announcement, Park(number, payload)]
+            return [announcement]
+        return [announcement, Park(number, payload)]
 
     def _end_more(self, made: OutcomeMade) -> bool:
         """Forget what an execution has said whose code has ended, and end its claims; False if its
@@ -560,10 +532,10 @@ class WorkerCore:
 
     def _outcome_parked(self, given: OutcomeParked) -> list[WorkerEffect]:
         number, payload = given
-        kept = self._kept.get(number)
-        if kept is not None:
-            kept.payload, kept.message = payload, kept.message._replace(body=payload)
-            self._release(kept)
+        held = self._held.get(number)
+        if held is not None:
+            held.message = held.message._replace(body=payload)
+            self._release(held)
         return []
 
     def _claim_made(self, given: ClaimMade) -> list[WorkerEffect]:
@@ -572,7 +544,7 @@ class WorkerCore:
             return []
         self._stateful.add(given.number)
         claim = Claim(*given)
-        self._claims.make(claim, self._beat)
+        self._claims.make(claim)
         return [self._send(claim)]
 
     def _claim_over(self, given: ClaimOver) -> list[WorkerEffect]:
@@ -587,18 +559,18 @@ class WorkerCore:
             return [Stated(resource, "", ENDED)]
         self._stateful.add(number)
         intent = ResourceIntended(number, resource, kind, destroy, here=1 if here else None)
-        self._resources.intend(intent, self._beat)
+        self._resources.intend(intent)
         return [self._send(intent)]
 
     def _resource_told(self, given: ResourceTold) -> list[WorkerEffect]:
-        said = self._resources.state(*given, self._beat)
+        said = self._resources.state(*given)
         return [] if said is None else [self._send(said)]
 
     def _cleaned(self, given: Cleaned) -> list[WorkerEffect]:
         name, turn, why = given
         state = ResourceState.LEFT if why else ResourceState.GONE
         result = ResourceStated(name, state, b"", why, turn)
-        return [self._send(self._resources.cleaned(result, self._beat))]
+        return [self._send(self._resources.cleaned(result))]
 
     def _resource_answered(self, answer: ResourceAnswer) -> list[WorkerEffect]:
         """Take in what the router says of a resource, and send the outcome that has waited for
@@ -613,9 +585,9 @@ class WorkerCore:
     def _go_on(self, numbers: Ranges, after_s: float | None = None) -> list[WorkerEffect]:
         return [GoOn(number, after_s) for number in self._claims.granted(numbers)]
 
-    def _release(self, kept: _Kept) -> None:
-        self.held_bytes -= kept.held_bytes
-        kept.held_bytes = 0
+    def _release(self, held: _Held) -> None:
+        self.held_bytes -= held.held_bytes
+        held.held_bytes = 0
 
     # -- decisions ------------------------------------------------------------
 
@@ -627,15 +599,8 @@ class WorkerCore:
 
     def _dispatch(self, dispatch: Any, body: Any) -> list[WorkerEffect]:
         number = dispatch.number
-        if not self.seen.add(number):
-            self.repeated += 1
-            return []
         request = RequestId(dispatch.session, dispatch.sequence)
         self.running[number] = (request, dispatch.client)
-        if number in self._stopped_early:
-            self._stopped_early.discard(number)
-            payload = error_records.encode(never_began(request))
-            return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
         saved = None
         if dispatch.saved_bytes is not None:
             at = max(0, len(body) - dispatch.saved_bytes)
@@ -646,96 +611,41 @@ class WorkerCore:
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         for number in numbers:
-            if number in self.running:
-                if number not in self._cancelled:
-                    self._cancelled.add(number)
-                    effects.append(CancelRun(number))
-            elif number not in self.seen:
-                self._stopped_early.add(number)
+            if number in self.running and number not in self._cancelled:
+                self._cancelled.add(number)
+                effects.append(CancelRun(number))
         return effects
 
-    def _fetch(self, numbers: Ranges, later: Ranges) -> list[WorkerEffect]:
-        """Send the announced outcomes that the router asks for, and stop announcing those that it
-        has no memory for yet."""
+    def _fetch(self, numbers: Ranges, unwanted: Ranges) -> list[WorkerEffect]:
+        """Send the announced outcomes that the router asks for, and drop those that it does not
+        want."""
         effects: list[WorkerEffect] = []
-        for number, kept in self._kept.items():
-            kept.known = kept.known or number in later
-            if number in numbers and kept.announcement is not None:
-                kept.announcement = None
-                effects += self._give(kept)
-        return effects
-
-    def _give(self, kept: _Kept) -> list[WorkerEffect]:
-        """Send an outcome for the first time."""
-        kept.after_beat = self._beat
-        effects: list[WorkerEffect] = [kept.message]
-        self._bytes_since_beat += len(kept.payload)
-        if self._bytes_since_beat >= BEAT_BYTES:
-            effects.append(self._send_beat())
-        return effects
-
-    def _state(self, state: Statement, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
-        """Take in the router's statement, and repair what differs."""
-        self.acknowledged = True
-        if not state.beat:  # perhaps a new router, which knows of no announcement
-            for kept in self._kept.values():
-                kept.known = False
-        self._deltas_bytes = 0
-        self._notes.answered()
-        effects = self._stop(Ranges(n for n in cancelled if n in self.running))
-        unwanted = [n for n in self.running if n < state.next and n not in live]
-        effects += self._stop(Ranges(unwanted))
-        for number, kept in list(self._kept.items()):
-            if number < state.next and number not in live:
-                self._release(self._kept.pop(number))
-            elif number in live and kept.after_beat < state.beat:
-                kept.after_beat = self._beat
-                if kept.announcement is None:
-                    effects.append(kept.message)
-                elif not kept.known:
-                    effects.append(kept.announcement)
-        effects += self._go_on(Ranges.from_flat(state.granted or ()))
-        effects += map(self._send, self._claims.unknown(state, self._beat))
-        for number, last in self._saves.items():
-            if last.message is None:
+        for number, held in list(self._held.items()):
+            if number in numbers:
+                effects.append(held.message)
+            elif number not in unwanted:
                 continue
-            if number < state.next and number not in live:
-                last.message = None
-                effects.append(SaveEnded(number, UNKNOWN))
-            elif last.after_beat < state.beat:
-                last.after_beat = self._beat
-                effects.append(last.message)
-        if self._resources:
-            effects += map(self._send, self._resources.again(state, self._beat))
-        return effects + self._absent(live, cancelled)
-
-    def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
-        """Of the live dispatches that are neither running nor kept, ask for those that never
-        arrived.  Decline the cancelled ones, and those that have ended here: an earlier router
-        has had their outcome."""
-        missing, declined = Ranges(), Ranges()
-        for number in live:
-            if number in self.running or number in self._kept:
-                continue
-            if number in cancelled or number in self.seen:
-                self.seen.add(number)
-                self._stopped_early.discard(number)
-                declined.add(number)
-            else:
-                missing.add(number)
-        effects: list[WorkerEffect] = []
-        if declined:
-            effects.append(self._send(messages.Declined(declined.flat())))
-        if missing:
-            effects.append(self._send(messages.Missing(missing.flat())))
+            self._release(self._held.pop(number))
         return effects
 
-    def _send_beat(self) -> ToRouter:
-        """A beat, which the router answers with its statement."""
-        self._beat += 1
-        self._bytes_since_beat = 0
-        stated = self._claims.stated()
-        return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats, *stated))
+    def _go_over(self, epoch: Epoch) -> list[WorkerEffect]:
+        """Tell another router all that the one before may not have known."""
+        if not self._hello:
+            raise ProtocolError("another router before the hello")
+        self.epoch, self.heard = epoch, 0
+        effects: list[WorkerEffect] = [self._say_hello()]
+        effects += (held.announcement for held in self._held.values())
+        effects += (last.message for last in self._saves.values() if last.message is not None)
+        effects += map(self._send, self._claims.again())
+        effects += map(self._send, self._resources.again())
+        return [*effects, self._beat()]
+
+    def _say_hello(self) -> ToRouter:
+        return self._send(messages.WorkerHello._make((*self._hello, self.epoch)))
+
+    def _beat(self) -> ToRouter:
+        live = Ranges(sorted([*self.running, *self._held])).flat()
+        return self._send(messages.Beat(self.epoch, self.heard, live, self._stats))
 
     def _send(self, message: messages.Message) -> ToRouter:
         return ToRouter(self.incarnation, message)

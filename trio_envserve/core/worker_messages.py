@@ -13,11 +13,9 @@ from .fields import (
     Bytes,
     Count,
     Id,
-    MaybeSpans,
     Name,
     NoteList,
     OptionalSeconds,
-    OptionalText,
     Positive,
     Record,
     Seconds,
@@ -31,14 +29,16 @@ from .fields import (
 
 
 class WorkerHello(NamedTuple):
-    """The worker's environment is set up; repeated until a :class:`Statement` comes.
-    ``capacity`` is how many executions it takes at once: it is never given more."""
+    """The worker's environment is set up.  ``capacity`` is how many executions it takes at once: it
+    is never given more.  ``epoch``: the router of the last :class:`RouterChanged`, empty before
+    the first: the first answer to that."""
 
     version: Uint
     pid: Uint
     environment: Text
     rerun: Bool
     capacity: Positive
+    epoch: Bytes = b""
 
 
 UNLOADABLE = "unloadable"
@@ -53,17 +53,15 @@ class WorkerBroken(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A sign of life of the worker's loop; answered by :class:`Statement`.
-    ``seen`` are the numbers of the dispatches that have arrived.  ``made`` is how many claims
-    the worker has ever made, ``claims`` those among them that have not ended, and ``held`` those
-    that were granted, by whichever router."""
+    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello, and ``heard`` the
+    number of the router's messages that have arrived since then.  ``live`` are the numbers of the
+    dispatches that run here, or whose outcomes are announced and were not sent.  A router that
+    finds another one than it has told ends the worker."""
 
-    beat: Uint
-    seen: Spans
+    epoch: Bytes
+    heard: Uint
+    live: Spans
     stats: Record
-    made: Count = None
-    claims: MaybeSpans = None
-    held: MaybeSpans = None
 
 
 class WorkerOutcome(NamedTuple):
@@ -77,22 +75,9 @@ class WorkerOutcome(NamedTuple):
     duration_s: Seconds
 
 
-class Missing(NamedTuple):
-    """Dispatches that :class:`Statement` named live and that never arrived."""
-
-    numbers: Spans
-
-
-class Declined(NamedTuple):
-    """Dispatches that never arrived and are cancelled: they will not be run,
-    should they arrive yet."""
-
-    numbers: Spans
-
-
 class Announced(NamedTuple):
     """A dispatch has ended, with an outcome whose body has so many bytes.  The worker
-    keeps it until :class:`Fetch` asks for it."""
+    keeps it until a :class:`Fetch` names it."""
 
     session: Id
     sequence: Uint
@@ -101,8 +86,8 @@ class Announced(NamedTuple):
 
 
 class WorkerDelta(NamedTuple):
-    """One piece of what a dispatch will come to: its deltas are numbered from 0.  They may
-    be lost, and nobody asks for them again: the outcome has all of it.  Framed as
+    """One piece of what a dispatch will come to: its deltas are numbered from 0.  A host may
+    lose them, and nobody asks for them again: the outcome has all of it.  Framed as
     :class:`WorkerOutcome`."""
 
     session: Id
@@ -113,8 +98,8 @@ class WorkerDelta(NamedTuple):
 
 class WorkerSave(NamedTuple):
     """A state that a dispatch saves for further executions of its request.  ``save`` counts those
-    of this dispatch, from 1.  It is sent again until :class:`SaveAnswer` comes; only then the next
-    one is sent.  Framed as :class:`WorkerOutcome`; the body is the workers' own."""
+    of this dispatch, from 1.  The next one is sent after its :class:`SaveAnswer`.  Framed as
+    :class:`WorkerOutcome`; the body is the workers' own."""
 
     session: Id
     sequence: Uint
@@ -124,7 +109,7 @@ class WorkerSave(NamedTuple):
 
 class WorkerNotes(NamedTuple):
     """The last notes of these dispatches, in the order of their numbers.
-    It may be lost, and nobody asks for it again: the next one says more."""
+    A host may lose it, and nobody asks for it again: the next one says more."""
 
     numbers: Spans
     notes: NoteList
@@ -133,13 +118,14 @@ class WorkerNotes(NamedTuple):
 class Claim(NamedTuple):
     """An execution claims a permit of a name: of at most ``most`` that are held at once, or
     (``most`` is 0) of at most ``per_s`` that are granted in a second.  ``number`` is its dispatch;
-    ``claim`` counts per incarnation."""
+    ``claim`` counts per incarnation.  ``held``: 1 if a router before this one has granted it."""
 
     number: Uint
     claim: Uint
     name: Text
     most: Uint
     per_s: Seconds
+    held: Count = None
 
 
 class ClaimsEnded(NamedTuple):
@@ -150,22 +136,20 @@ class ClaimsEnded(NamedTuple):
 
 class ResourceIntended(NamedTuple):
     """The execution ``number`` is about to create a resource, outside of the worker, of a ``kind``;
-    ``destroy`` refers to the function that destroys it.  ``resource`` counts per incarnation.  It
-    is sent again until :class:`ResourceAnswer` comes with a name; to another router with the
-    ``name`` that it has.  ``here``: 1 if only workers of this host can destroy it."""
+    ``destroy`` refers to the function that destroys it.  ``resource`` counts per incarnation.
+    ``here``: 1 if only workers of this host can destroy it."""
 
     number: Uint
     resource: Uint
     kind: Text
     destroy: Text
-    name: OptionalText = None
     here: Count = None
 
 
 class ResourceStated(NamedTuple):
     """The holder of a resource states that it is created (``state`` 1) and has this ``handle``,
     that it is left, and why (2), or that it is gone (3).  ``turn``: the :class:`Clean` whose result
-    that is.  It is sent again until :class:`ResourceAnswer` comes."""
+    that is.  :class:`ResourceAnswer` answers it."""
 
     name: Text
     state: Uint
@@ -194,23 +178,18 @@ class Dispatch(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Cancels these dispatches, also those that have not arrived yet."""
+    """Cancels these dispatches; those that have ended here are ignored."""
 
     numbers: Spans
 
 
-class Statement(NamedTuple):
-    """States what the router holds: of all numbers below ``next`` only ``live``
-    still want an outcome, and of those ``cancelled`` want it at once.
-    ``beat`` is the beat that it answers, 0 for a hello.  ``claims`` are the claims of the worker
-    that the router knows, and ``granted`` those among them that it has granted."""
+class RouterChanged(NamedTuple):
+    """The first message of another router, with this ``epoch``, which takes the worker over.  The
+    worker says again, once, what the router before may not have: its hello, then the announced
+    outcomes, the saves without an answer, the claims that have not ended, and the intents and
+    statements of resources that are not over.  A beat follows."""
 
-    beat: Uint
-    next: Uint
-    live: Spans
-    cancelled: Spans
-    claims: MaybeSpans = None
-    granted: MaybeSpans = None
+    epoch: Id
 
 
 class Retire(NamedTuple):
@@ -226,11 +205,10 @@ class Start(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Asks for announced outcomes: for those of ``numbers`` there is room.  For those of
-    ``later`` there is none yet; their announcements have arrived."""
+    """Asks for the announced outcomes of ``numbers``; those of ``unwanted`` are dropped."""
 
     numbers: Spans
-    later: Spans
+    unwanted: Spans
 
 
 class Granted(NamedTuple):
@@ -263,9 +241,9 @@ class ResourceAnswer(NamedTuple):
 
 
 class Clean(NamedTuple):
-    """Destroys a resource within so many seconds, and states the result; it may be sent again, and
-    is done once.  ``turn`` counts those of a resource.  Without a ``handle`` nobody knows whether
-    it was created."""
+    """Destroys a resource within so many seconds, and states the result; another router may send
+    it again, and it is done once.  ``turn`` counts those of a resource.  Without a ``handle``
+    nobody knows whether it was created."""
 
     name: Text
     turn: Positive

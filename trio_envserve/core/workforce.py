@@ -6,10 +6,15 @@ Theory of operation
 about the executions on them.  A message counts only if it names the incarnation that
 this server gave to that worker (G5): every other message is counted and ignored.
 
-Losses on a link are repaired by statements, not by remembered retries: every
-:class:`~.messages.Beat` of a worker is answered by a :class:`~.messages.Statement` of what the
-router holds.  From it the worker sends again the outcomes that the router still wants, drops the
-others, and names the dispatches that never arrived.
+Nothing is lost between a router and its worker, so nothing is sent twice.  Each
+:class:`~.messages.Beat` of a worker names the dispatches that it has, at a point that both sides
+know: after so many messages of the router, and before all that the worker says later.  If these are
+not what the router has told, one of the two is wrong: then the worker is killed, and its executions
+end with that (G1).
+
+A worker that an earlier router has started is told that by a :class:`~.messages.RouterChanged`.
+All that it says before its answer, a hello with the epoch of this router, was for an earlier router
+and may come again from its host: of that only outcomes count.
 
 An execution ends by its report or by ``Lost``, and the router gets it as an
 :class:`ExecutionEnded`.  :class:`Turnover` decides when a worker is drained or killed.
@@ -31,11 +36,10 @@ from .messages import (
     Beat,
     Claim,
     ClaimsEnded,
-    Declined,
     ForeignVersion,
-    Missing,
     ResourceIntended,
     ResourceStated,
+    RouterChanged,
     WorkerBroken,
     WorkerDelta,
     WorkerHello,
@@ -47,10 +51,10 @@ from .pausing import Pausing
 from .pool import Life, LifeInput, Phase, Pool
 from .ranges import Ranges
 from .requests import RetainedOutcome, Suspicion
-from .router_effects import Lost, Report, RouterEffect, ToWorker
+from .router_effects import Lost, Report, RouterEffect
 from .router_inputs import WorkerBack
 from .spoilt import has_failed
-from .terms import ID_BYTES, Body, Status, one_line
+from .terms import ID_BYTES, Body, Epoch, Status, one_line
 from .worker_history import WorkerHistory
 
 
@@ -59,7 +63,7 @@ class ExecutionEnded(NamedTuple):
 
     execution: Execution
     kept: RetainedOutcome | None
-    """Its outcome; None if it ended with its worker, or was cancelled before it arrived."""
+    """Its outcome; None if it ended with its worker, or in the time of an earlier router."""
     why: str
     """Reason of its worker's death, or of its cancel, for people."""
     suspicion: Suspicion | None = None
@@ -150,7 +154,7 @@ class Turnover:
             why = f"it has run {worker.next_number} executions"
             effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
         if life.phase is Phase.RETIRING and not worker.live and not self._cleans(worker):
-            effects.append(ToWorker(worker.id, worker.incarnation, messages.Retire()))
+            effects.append(worker.tell(messages.Retire()))
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
         return effects
@@ -241,6 +245,10 @@ def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
     return life.counted_s(max(stopped_s, worker.held_up_at), now_s)
 
 
+DIFFERS = "it and this server disagree about its dispatches"
+"""Beginning of the reason for which a worker is killed whose beat differs."""
+DIFFERENCE_BYTES = 1024
+"""Most bytes of the text of a difference; a longer one is cut."""
 ENVIRONMENT_BYTES = 256
 """Most bytes of an environment's name; a longer one is cut."""
 DURATIONS = 512
@@ -275,6 +283,8 @@ class Workforce:
         """Number of messages from processes that are not, or no longer, workers of this server."""
         self.strays = 0
         """Number of outcomes of executions that had already ended."""
+        self.differences = 0
+        """Number of workers whose beats named other dispatches than they were told."""
         self.durations: deque[float] = deque(maxlen=DURATIONS)
         """Durations of the code of the latest executions that were not cancelled, in seconds."""
         self.runs = Durations()
@@ -313,8 +323,11 @@ class Workforce:
         """Kill a worker whose messages cannot be read: a rollout may have broken its socket, and
         then none of its executions would ever be reported (G9)."""
         if not life.leaving:
-            self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
-            self.refresh(now_s)
+            self._end(life, why, now_s)
+
+    def _end(self, life: Life, why: str, now_s: float) -> None:
+        self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
+        self.refresh(now_s)
 
     def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
         batch = frames[2:] if len(frames) == 3 else frames[3:]
@@ -323,24 +336,22 @@ class Workforce:
         match message:
             case WorkerOutcome():
                 return self._outcomes(life, rows, now_s)
-            case WorkerDelta() if body is not None:
-                return self._delta(life, message, body)
-            case WorkerSave() if body is not None:
-                return self._save(life, message, body)
             case WorkerHello():
                 self._hello(life, message, now_s)
             case WorkerBroken():
                 if life.ready_s is not None:
                     raise ProtocolError("the set-up of a ready worker cannot have failed")
                 self._broken(life, message.error)
+            case _ if not self._is_back(life):
+                pass
             case Beat():
-                self._beat(life, message)
-            case Missing():
-                self._missing(life, message)
-            case Declined():
-                return self._declined(life, message)
+                return self._beat(life, message, now_s)
             case Announced():
                 return self._announced(life, message, now_s)
+            case WorkerDelta() if body is not None:
+                return self._delta(life, message, body)
+            case WorkerSave() if body is not None:
+                return self._save(life, message, body)
             case WorkerNotes():
                 return self._notes(life, message)
             case Claim() | ClaimsEnded():
@@ -354,10 +365,15 @@ class Workforce:
     def _hello(self, life: Life, hello: WorkerHello, now_s: float) -> None:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self.workers.get(life.id)
-        if worker is None and life.phase is Phase.READY:
-            worker = self._enlist(life, hello, now_s)
         if worker is not None:
-            self.state(worker)
+            worker.is_back = worker.is_back or hello.epoch == worker.epoch
+        elif life.phase is Phase.READY:
+            self._enlist(life, hello, now_s)
+
+    def _is_back(self, life: Life) -> bool:
+        """Whether what a worker says is for this router."""
+        worker = self.workers.get(life.id)
+        return worker is None or worker.is_back
 
     def _broken(self, life: Life, error: Mapping[str, Any]) -> None:
         if life.told_broken:
@@ -388,9 +404,9 @@ class Workforce:
 
     # -- workers of an earlier epoch --------------------------------------------
 
-    def take_back(self, life: Life, back: WorkerBack, now_s: float) -> Worker | None:
-        """Enter a worker of an earlier epoch, if it has said hello; None if it has not.  It is told
-        nothing yet."""
+    def take_back(self, life: Life, back: WorkerBack, epoch: Epoch, now_s: float) -> Worker | None:
+        """Enter a worker of an earlier epoch, if it has said hello, and tell it of this one; None
+        if it has not."""
         hello = None
         if back.hello:
             hello = messages.decode(back.hello, most_bytes=self.header_bytes)
@@ -398,31 +414,35 @@ class Workforce:
             return None
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self._enlist(life, hello, now_s)
-        worker.is_earlier = True
+        self.dispatches.tell(worker, RouterChanged(epoch))
+        worker.epoch, worker.is_back, worker.told = epoch, False, 0
         self.dispatches.permits.unstated.add(worker)
         return worker
 
-    def state(self, worker: Worker) -> None:
-        """Send a worker the statement of what this epoch holds of it."""
-        self.dispatches.tell(worker, worker.statement(0))
-
-    def _beat(self, life: Life, beat: Beat) -> None:
+    def _beat(self, life: Life, beat: Beat, now_s: float) -> list[ExecutionEnded]:
+        """Compare the dispatches of a worker with those that it was told.  After its first beat a
+        worker of an earlier epoch has said all that this one must know."""
         worker = self.workers.get(life.id)
-        if worker is None:  # its hello was lost; the worker repeats it until it is answered
-            return
+        if worker is None or life.leaving:
+            return []
         self.history.reported(life.id, beat.stats)
-        has, held = Ranges.from_flat(beat.claims or ()), Ranges.from_flat(beat.held or ())
-        self.dispatches.permits.stated(worker, beat.made, has, held)
-        seen = Ranges.from_flat(beat.seen)
-        for execution in worker.live.values():
-            if execution.body is not None and execution.number in seen:
-                execution.body = None
-        if worker.cleanings:
-            self.dispatches.clean_again(worker)
-        fetches = worker.fetches()
-        if any(fetches):  # before the statement, after which the worker announces again what no
-            self.dispatches.tell(worker, fetches)  # fetch has named
-        self.dispatches.tell(worker, worker.statement(beat.beat))
+        live = Ranges.from_flat(beat.live)
+        over: list[Execution] = []
+        unstated = self.dispatches.permits.unstated
+        if worker in unstated:
+            unstated.remove(worker)
+            over = self.dispatches.settle(worker, live)
+        is_possible = beat.epoch == worker.epoch and worker.heard <= beat.heard <= worker.told
+        named = worker.named(beat.heard)
+        if named != live or not is_possible:
+            self.differences += 1
+            why = one_line(
+                f"{DIFFERS}: after {beat.heard} messages it has {live!r}, and after {worker.told} "
+                f"it should have {named!r} by then",
+                DIFFERENCE_BYTES,
+            )
+            self._end(life, why, now_s)
+        return [ExecutionEnded(execution, None, "") for execution in over]
 
     def _claims(self, life: Life, message: Claim | ClaimsEnded) -> None:
         """Take in a claim of a permit, or the end of some."""
@@ -467,26 +487,6 @@ class Workforce:
         """Names of the hosts that have workers, or are to have some; empty: this machine."""
         return {slot.host for slot in self.pool.slots if not slot.closed}
 
-    def _missing(self, life: Life, missing: Missing) -> None:
-        worker = self.workers.get(life.id)
-        if worker is not None:
-            self.dispatches.repeat(worker, Ranges.from_flat(missing.numbers))
-
-    def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
-        """End cancelled dispatches that never arrived and will not be run, and those of an earlier
-        epoch of which the worker has kept nothing."""
-        worker = self.workers.get(life.id)
-        if worker is None:
-            return []
-        numbers = Ranges.from_flat(declined.numbers)
-        ended = [
-            e for n, e in worker.live.items()
-            if n in numbers and (n in worker.stopping or e.taken_back)
-        ]  # fmt: skip
-        for execution in ended:
-            self.dispatches.end(execution)
-        return [ExecutionEnded(execution, None, "") for execution in ended]
-
     def _announced(
         self, life: Life, announced: Announced, now_s: float
     ) -> list[ExecutionEnded | Stray]:
@@ -496,8 +496,12 @@ class Workforce:
             self.fenced += 1
             return []
         execution = _reported(worker, announced)
-        if execution is None or execution.size_bytes is not None:
-            return []  # it has ended, or was announced before
+        if execution is None:  # an earlier epoch has had it, and this one does not know it
+            self.dispatches.unwanted(worker, announced.number)
+            return []
+        is_there = execution.sent_at is not None or execution.taken_back
+        if execution.size_bytes is not None or not is_there:
+            raise ProtocolError(f"dispatch {announced.number} is announced, and does not run")
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
         if execution.claims is not None:
@@ -509,6 +513,7 @@ class Workforce:
         kept: RetainedOutcome | None = None
         if execution.is_wanted:  # its client could not receive it, so it is not fetched
             kept = outcomes.too_large(execution.work, size_bytes, most_bytes)
+        self.dispatches.unwanted(worker, execution.number)
         worker.end(execution)
         worker.done += 1
         return [ExecutionEnded(execution, kept, "")]
@@ -534,7 +539,8 @@ class Workforce:
     ) -> ExecutionEnded | Stray:
         execution = _reported(worker, outcome)
         session_id, sequence, _, status, duration_s = outcome
-        if execution is None:  # it had ended: the next statement lets the worker drop the outcome
+        if execution is None:  # it had ended
+            worker.dropped.pop(outcome.number, None)  # it was asked for, and then unwanted
             self.strays += 1
             return Stray(session_id, sequence)
         if not messages.is_status(status):
@@ -571,7 +577,7 @@ class Workforce:
         worker = self.workers.get(life.id)
         execution = None if worker is None else _reported(worker, save)
         if execution is None or execution.size_bytes is not None:
-            return []  # it has ended, and its worker drops what nobody has answered
+            return []  # it has ended
         return [SaveReceived(execution, save.save, body)]
 
     def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:

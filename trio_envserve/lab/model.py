@@ -304,6 +304,9 @@ class RouterModel(Judge):
         """The consent that the environment declares; None: no worker has said it yet."""
         self.enlisted: set[str] = set()
         """Workers that have said hello."""
+        self.coming: dict[str, bytes] = {}
+        """Epoch by which the router has told each worker of an earlier one that it is another,
+        until that has answered; then nothing, until its next beat."""
         self.unsettled: set[bytes] = set()
         """Sessions that have lapsed with something unfinished."""
         self.hopeless = False
@@ -1199,8 +1202,8 @@ class Boundary(RouterModel):
         if kind == "lost":  # who is told that a worker is dead may be told before
             self._turn.insert(self._effects, (kind, actor, what))
             return []
-        if kind == "commanded" and type(what[1]) is messages.Statement:
-            self._stated(actor, what[0])
+        if kind == "spawned":
+            self._incarnations[what[2]] = what[0]
             return []
         if kind in ("said", "missed"):
             told = what[-2]
@@ -1219,7 +1222,11 @@ class Boundary(RouterModel):
                     ][-1:]
                 )  # fmt: skip
         elif kind in _INPUTS:
-            if kind == "reported" and type(what[0]) is messages.Beat:
+            if (
+                kind == "reported"
+                and type(what[0]) is messages.Beat
+                and actor not in self.coming
+            ):  # fmt: skip
                 return []
             self._effects = len(self._turn) + 1
         self._turn.append((kind, actor, what))
@@ -1347,17 +1354,23 @@ class Boundary(RouterModel):
 
     def _reported(self, worker: str, message: Any, body: Body | None) -> None:
         match message:
+            case messages.WorkerHello() if self.coming.get(worker) == message.epoch:
+                self.coming[worker] = b""
             case messages.WorkerOutcome(session, sequence, number, status):
                 run = self._run_of(worker, number, session, sequence)
                 if run is not None and messages.is_status(status):
                     taken_back = run.taken_back and status == Status.CANCELLED
                     outcome = None if taken_back else ("outcome", status, bytes(body or b""))
                     self.end((worker, number), outcome)
-            case messages.Declined(numbers):
-                for number in numbers_in(spans_of(numbers)):
-                    run = self.runs.get((worker, number))
-                    if run is not None and (run.stopped or run.taken_back):
-                        self.end((worker, number), None)
+            case _ if self.coming.get(worker):
+                pass  # it was for an earlier router
+            case messages.Beat(live=spans) if worker in self.coming:
+                del self.coming[worker]
+                live = {*numbers_in(spans_of(spans))}
+                for where, run in list(self.runs.items()):
+                    is_gone = run.taken_back and not run.session and where[1] not in live
+                    if where[0] == worker and is_gone:
+                        self.end(where, None)
             case messages.Announced(session, sequence, number):
                 run = self._run_of(worker, number, session, sequence)
                 if run is not None:
@@ -1464,10 +1477,6 @@ class Boundary(RouterModel):
     def _cancelled(self, message: Any, _: Body | None) -> None:
         self.confirm(RequestId(message.session, message.sequence), message.started)
 
-    def _stated(self, worker: str, incarnation: bytes) -> None:
-        """A worker is told what its router holds: it is one of this router's."""
-        self._incarnations[incarnation] = worker
-
     def _commanded(self, worker: str, incarnation: bytes, message: Any, body: Body | None) -> None:
         kind = type(message)
         if kind is messages.Dispatch:
@@ -1479,6 +1488,8 @@ class Boundary(RouterModel):
                 self.stop((worker, number))
         elif kind is messages.Retire:
             self.leaving.add(worker)
+        elif kind is messages.RouterChanged:
+            self.coming[worker] = message.epoch
 
     def _kills(self, server: str, worker: str, why: str) -> None:
         self.leaving.add(worker)
@@ -1495,9 +1506,7 @@ class Boundary(RouterModel):
         saved: bytes | None = None
         if message.saved_bytes is not None and body is not None:
             saved = bytes(body[len(body) - message.saved_bytes :])
-        if where in self._ended:
-            return  # it was sent again, and has ended, by one message of a host
-        if run is not None:  # sent again, or, from the journal, at last
+        if run is not None:  # from the journal, at last
             work = run.work
             if run.unsent:
                 self.begins_with(work, saved)
@@ -1534,6 +1543,7 @@ class Boundary(RouterModel):
         self.worker_lost(worker)
         self.leaving.discard(worker)
         self._incarnations = {i: name for i, name in self._incarnations.items() if name != worker}
+        self.coming.pop(worker, None)
 
     def _wrote(self, server: str, records: Sequence[Record]) -> None:
         for record in records:
@@ -1651,10 +1661,10 @@ _OF_A_TURN: dict[str, str] = {
 }  # fmt: skip
 _INPUTS = frozenset({"time", "heard", "reported", "passes", "back", "closing", "broken", "reaped"})
 _BESIDE = frozenset({"begins", "synced", "reads", "damaged", "fell"})
-SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned"})
+SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned", "spawned"})
 """The kinds of events that the model sees."""
 OF_MODEL: Final = frozenset({
-    "begins", "reported", "passes", "turned", "missed", "wrote", "synced", "fell", "reads",
+    "begins", "passes", "turned", "missed", "wrote", "synced", "fell", "reads",
     "damaged", "closed",
 })  # fmt: skip
 """Those of them that no other judge sees."""

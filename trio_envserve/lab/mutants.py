@@ -47,8 +47,16 @@ from .simulation.plan import ANY, FaultKind
 __all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]
 
 NOT_BY_CHANCE: Mapping[str, str] = {
+    "a-worker-takes-any-incarnation": (
+        "nothing but the process that started it reaches a worker: the conformance of workers "
+        "shows it"
+    ),
     "any-router-answers-a-beat": (
         "a host says hello before it beats: several hellos must be lost, and an old one be late"
+    ),
+    **dict.fromkeys(
+        ("a-host-that-hears-nothing-is-answered-for-ever", "the-guard-is-told-for-how-long"),
+        "what must come together is rare: systems with one host, and little else, show it",
     ),
 }
 """Mutants that random runs do not show, each with its reason: a search of every order does."""
@@ -162,7 +170,7 @@ WORKS.table(
     ("deadline-stops-nothing", "G7 G8", (),
      "A deadline answers the request, and its execution goes on.",
      text(Works._abort, "self._stopping.append(execution)",
-          "execution.is_wanted, execution.body = False, None")),
+          "execution.is_wanted = False")),
     ("replay-has-a-new-header", "G3", (),
      "An outcome sent a second time is encoded anew, and differs.",
      text(Works.request, "self.counters.replayed += 1",
@@ -213,7 +221,7 @@ WORKS.table(
      "Requests that a client left running when its lease ended are not cancelled.",
      text(Works._lose, "self._leave(work, ticket)", "run = work.execution; "
           "self._leave(work, ticket)\n    if run is not None and work.name is None: "
-          "self._stopping.remove(run); run.is_wanted, run.body = False, None")),
+          "self._stopping.remove(run); run.is_wanted = False")),
     ("conflict-replaces-the-first", "G6 G1 G2 CRASH", (FaultKind.HOSTILE,),
      "Another payload under the same id takes the place of the one that waits.",
      text(Works.request, "same = ", "work = ticket.work\n        if work is not None and "
@@ -348,35 +356,10 @@ def lost_when_killed(patch: Patches) -> None:
         return [*effects, *lost]
 
 
-@WORKERS.mutant("G1", "G2", "G4", "G9")
-def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
-    """A dispatch that is still on its way is given up, and taken for a death."""
-
-    @patch.around(Workforce, "_missing")
-    def give_up(missing: Any, self: Any, life: Any, message: Any) -> None:
-        worker = self.workers.get(life.id)
-        if worker is None:
-            return
-        for number in Ranges.from_flat(message.numbers):
-            execution = worker.live.get(number)
-            if execution is not None and execution.body is not None:
-                execution.number = worker.next_number  # a new number for the same execution
-                worker.next_number += 1
-                worker.live[execution.number] = worker.live.pop(number)
-        missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
-
-
 WORKERS.table(
-    ("a-number-is-run-twice", "G1 G2", (), "A worker runs a dispatch as often as it arrives.",
-     text(WorkerCore._dispatch, "if not self.seen.add(number)",
-          "if self.seen.add(number) is None")),
-    ("a-worker-takes-any-incarnation", "G5 G9", (),
+    ("a-worker-takes-any-incarnation", "G5", (),
      "A worker runs any dispatch that reaches it, whichever incarnation it was meant for.",
      text(WorkerCore._message, "frames[0] != self.incarnation", "False")),
-    ("the-router-hears-any-incarnation", "", (FaultKind.MANGLE, FaultKind.RESTART_FAST),
-     "The router believes an earlier incarnation of a worker as it does the present one.",
-     text(Workforce.message, 'frames[1] if len(frames) > 1 else b""',
-          'life.incarnation if life else b""')),
     ("a-blocked-loop-is-silence", "G9", (FaultKind.BLOCK_LOOP,),
      "Only the heartbeat of an event loop that is on time counts as a sign of life.",
      text(pool.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
@@ -394,33 +377,12 @@ WORKERS.table(
     ("last-words-are-thrown-away", "G4", (FaultKind.KILL_AFTER_OUTCOME,),
      "The messages that a worker had sent before it died are not taken in.",
      text(Workforce.message, "life is None", "life is None or life.phase is Phase.REAPED")),
-    ("an-early-stop-is-forgotten", "G7", (FaultKind.MANGLE,),
-     "A stop that overtakes its dispatch leaves nothing behind at the worker.",
-     text(WorkerCore._stop, "self._stopped_early.add(number)", "pass")),
-    ("an-outcome-is-sent-once", "G4 G7 G8 G9", (),
-     "A worker forgets an outcome as soon as it was sent.",
-     text(WorkerCore._outcome_made, "kept = self._kept[number] =", "kept =")),
-    ("a-lost-dispatch-is-not-repeated", "G8 G9", (FaultKind.CUT_WORKER,),
-     "The router hears that a dispatch never arrived, and leaves it at that.",
-     named(Workforce, "_missing", lambda self, life, missing: None)),
-    ("a-worker-never-says-what-it-misses", "G8 G9", (FaultKind.CUT_WORKER,),
-     "A worker does not notice that a dispatch has not arrived.",
-     named(WorkerCore, "_absent", lambda self, live, cancelled: [])),
     ("a-replacement-is-never-started", "G9", (), "A slot whose worker has died stays empty.",
      text(Pool.vacate, "now_s + pause_s", "float('inf')")),
     ("a-replacement-waits-for-the-dead", "G9", (FaultKind.SLOW_DEATH,),
      "A place in the pool stays empty until the old process has ended.",
      text(Pool.tick, "slot.life is None", "slot.life is None and "
           "slot.index not in {life.slot for life in self.lives.values()}")),
-    ("an-announced-outcome-is-dropped", "G4 G7 G8 G9", (),
-     "A worker announces an outcome, and has it no more when it is asked for.",
-     text(WorkerCore._outcome_made, "kept.held_bytes = len(payload)", "del self._kept[number]")),
-    ("a-lost-announcement-is-not-repeated", "G7 G8 G9", (),
-     "A worker takes what it has announced once for known.",
-     text(WorkerCore._outcome_made, "kept.held_bytes =", "kept.known = True; kept.held_bytes =")),
-    ("a-lost-fetch-is-not-repeated", "G7 G8 G9", (),
-     "The router asks for an announced outcome once.",
-     named(executions.Worker, "fetches", lambda self: messages.Fetch([], []))),
     ("a-fetched-outcome-counts-twice", "G8", (),
      "The room for an outcome under way is counted again when it has arrived.",
      text(Announcements.remove,
@@ -463,8 +425,8 @@ WORKERS.table(
      text(Pool.spreads, "now_s < self.spread_until_s", "self.was_ready")),
     ("cancel-stays-at-the-router", "G7 G8", (),
      "The worker is never told that an execution is to stop.",
-     text(Dispatches.stop, "if execution.size_bytes is not None", "execution.is_wanted, "
-          "execution.body = False, None; continue\n        if execution.size_bytes is not None")),
+     text(Dispatches.stop, "if execution.size_bytes is not None", "execution.is_wanted = False; "
+          "continue\n        if execution.size_bytes is not None")),
 )  # fmt: skip
 
 
@@ -880,19 +842,6 @@ SAVES.table(
     ("the-first-state-stays", "G4 G11", (),
      "A further save is answered, and the first one is kept.",
      text(Works._save, "work.save(body)", "work.save(work.saved or body)")),
-    ("a-save-that-comes-again-is-another", "G4 G3 G11", (FaultKind.MANGLE,),
-     "A save that is late replaces newer ones.",
-     text(Works.save, "save < execution.saves or ", ""),
-     text(Works.save, "save > execution.saves", "True")),
-    ("any-answer-ends-a-save", "G4 G11", (FaultKind.MANGLE,),
-     "A worker takes the answer to an earlier save for that to the last one.",
-     text(WorkerCore._answered, " or last.number != answer.save", "")),
-    ("a-save-is-sent-once", "G7 G8 G9", (),
-     "A save that was lost, or whose answer was, is not sent again.",
-     text(WorkerCore._state, "last.after_beat < state.beat", "False")),
-    ("an-answer-to-a-save-is-sent-once", "G7 G8 G9", (),
-     "A save that comes again is ignored, though the answer to it was lost.",
-     text(Works.save, "save < execution.saves", "save <= execution.saves")),
     ("states-of-what-is-stopped-are-kept", "G11 G8 CRASH", (FaultKind.JOURNAL,),
      "What nobody waits for any more saves a state nevertheless.",
      text(Works._save, " or work.execution is not execution", "")),
@@ -925,9 +874,6 @@ GRACES.table(
      "The time until a deadline counts from the dispatch.",
      text(Router._late_at, "work.ends_at - self.clock.last_s",
           "work.ends_at - self.clock.last_s + (self.awake_s - work.queued_s)")),
-    ("a-lost-dispatch-begins-its-time-anew", "", (FaultKind.LOSE,),
-     "A dispatch that is sent again says what the first one said.",
-     text(Dispatches.send, "- self._clock.awake_s", "- execution.dispatched_s")),
     ("a-grace-is-forgotten-by-the-next-server", "", (FaultKind.JOURNAL,),
      "What a journal has left goes on with its limit, and without the grace of that.",
      text(Works._restore, "left.opened.grace_s", "None")),
@@ -1052,7 +998,7 @@ LEASES.table(
            lambda self, back: _TAKE_BACK(self, back._replace(running=[])))),
     ("what-is-not-known-runs-on", "", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "Nobody stops it, and the router before is taken for dead.",
-     named(Dispatches, "stop_unknown", lambda self, worker, number, now_s: None)),
+     named(Dispatches, "stop_unknown", lambda self, worker, numbers, now_s: None)),
     ("work-of-keys-begins-before-all-hosts-are-back", "",
      (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "It begins though an earlier generation may run on one of them.",
@@ -1117,19 +1063,16 @@ PERMITS.table(
     ("held-permits-are-forgotten-at-the-takeover", "G12", _OVER,
      "A router grants permits before the workers that it takes over say what they hold.",
      text(Permits.grant, "if paused or self.unstated", "if paused")),
+    ("a-held-permit-waits-again-at-the-takeover", "G12", _OVER,
+     "A worker that a router takes over claims anew what it holds.",
+     text(Permits.claim, "self._hold(made)", "pass")),
+    ("claims-are-not-made-again-at-the-takeover", "G12 G8 G9", _OVER,
+     "A worker does not tell another router of its claims.",
+     named(OpenClaims, "again", lambda self: [])),
     ("permits-are-granted-before-all-hosts-are-back", "G12", _OVER,
      "A router grants permits that a host may hold of which it does not know.",
      text(Router._schedule, "paused=works.earlier_lives", "paused=False"),
      text(Router._time, "paused=self.works.earlier_lives", "paused=False")),
-    ("a-held-permit-waits-again-at-the-takeover", "G12", _OVER,
-     "A worker that a router takes over claims anew what it holds.",
-     text(Permits.stated, "self._hold(claim)", "pass")),
-    ("a-lost-claim-is-not-made-again", "G8 G9", (FaultKind.LOSE,),
-     "A worker does not send again the claims that its router does not know.",
-     named(OpenClaims, "unknown", lambda self, state, beat: [])),
-    ("a-lost-grant-is-not-repaired", "G8 G9", (FaultKind.LOSE,),
-     "A router does not say again which claims it has granted.",
-     text(executions.Worker.statement, "claim.is_held", "False")),
     ("grants-of-a-rate-come-together", "G12", (),
      "A rate is a limit of nothing.",
      text(Permits._of_rate, "at_s + 1 / line.limits[0]", "at_s")),
@@ -1162,10 +1105,10 @@ RESOURCES.table(
     ("an-outcome-overtakes-the-end-of-a-resource", "G13", (FaultKind.LOSE,),
      "A worker sends an outcome before the router knows the end of its resources.",
      named(OpenResources, "waits", lambda self, execution: False)),
-    ("a-lost-statement-is-not-repeated", "G13 G8 G9", (FaultKind.LOSE,),
-     "A worker does not repeat its unanswered statements.",
-     named(OpenResources, "again", lambda self, state, beat: [])),
-    ("a-cleaning-runs-as-often-as-it-arrives", "G13", (),
+    ("what-is-open-is-not-said-again-at-the-takeover", "G13 G8 G9", _OVER,
+     "A worker does not tell another router what that before has not answered.",
+     named(OpenResources, "again", lambda self: ())),
+    ("a-cleaning-runs-as-often-as-it-arrives", "G13", _OVER,
      "A worker begins a destroy that it is doing already.",
      named(OpenResources, "clean", lambda self, clean: True)),
     ("a-name-is-told-before-it-is-safe", "G13", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
@@ -1195,9 +1138,59 @@ RESOURCES.table(
 )  # fmt: skip
 
 
+# -- what a router and its worker know ---------------------------------------------------------
+
+DIFFERENCES = Family(("G1",))
+"""One mutant for each way in which a router and its worker may disagree: a beat shows it."""
+
+DIFFERENCES.table(
+    ("a-worker-loses-a-dispatch", "", (), "A worker overlooks every third dispatch.",
+     text(WorkerCore._dispatch, "number = dispatch.number",
+          "number = dispatch.number\n    if number % 3 == 2: return []")),
+    ("a-worker-names-what-it-was-not-told", "", (),
+     "A worker names each third dispatch by another number.",
+     text(WorkerCore._beat, "*self._held]", "*self._held, "
+          "*(n + (1 << 20) for n in self.running if n % 3 == 2)]")),
+    ("a-worker-names-what-is-over", "", (), "A worker takes what has ended for live.",
+     text(WorkerCore._outcome_made, "self.running.pop(number)", "self.running[number]")),
+    ("a-worker-drops-an-outcome", "", (), "A worker forgets to send each third outcome.",
+     text(WorkerCore._outcome_made, "return [message]",
+          "return [message] if number % 3 < 2 else []")),
+    ("an-announced-outcome-is-dropped", "", (),
+     "A worker announces an outcome, and has it no more when it is asked for.",
+     text(WorkerCore._outcome_made, "self._held[number] =", "dropped =")),
+    ("a-fetched-outcome-is-held-on", "", (), "A worker holds what it has sent.",
+     text(WorkerCore._fetch, "self._held.pop(number)", "self._held[number]")),
+    ("an-unwanted-outcome-is-held-on", "", (),
+     "A worker does not drop the outcomes that its router does not want.",
+     text(WorkerCore._fetch, "elif number not in unwanted:", "else:")),
+    ("nobody-says-what-is-unwanted", "", (),
+     "The router forgets an announced outcome, and its worker holds it for ever.",
+     named(Dispatches, "unwanted", lambda self, worker, number: None)),
+    ("a-worker-counts-a-message-twice", "", (), "A worker counts more messages than it was told.",
+     text(WorkerCore._message, "self.heard += len(rows)", "self.heard += 2 * len(rows)")),
+    ("the-router-loses-a-dispatch", "", (), "The router numbers a dispatch, and never sends it.",
+     text(Dispatches.send, "self.out.append(worker.tell(dispatch, body))",
+          "told = worker.tell(dispatch, body)\n"
+          "    if execution.number % 3 < 2: self.out.append(told)")),
+    ("the-router-does-not-count", "", (), "The router does not know how much it has told.",
+     text(executions.Worker.tell, "self.told += 1", "pass")),
+    ("what-is-stopped-counts-as-over", "G1 G7 G8 G2", (),
+     "The router forgets an execution that it has told to stop.",
+     text(Dispatches.stop, "execution.worker.abandon(execution, now_s)",
+          "execution.is_wanted = False; self.end(execution)")),
+    ("the-count-goes-on-at-the-takeover", "", _OVER,
+     "A worker counts the messages of both routers together.",
+     text(WorkerCore._go_over, "self.epoch, self.heard = epoch, 0", "self.epoch = epoch")),
+    ("what-goes-on-is-not-known-at-the-takeover", "", _OVER,
+     "A router does not take in what runs on a worker that it takes over.",
+     text(Router._worker_back, "execution.sent_at = 0", "execution.sent_at = 1 << 60")),
+)  # fmt: skip
+
+
 FAMILIES = (
     WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, SAVES, GRACES, LEASES, PERMITS,
-    RESOURCES,
+    RESOURCES, DIFFERENCES,
 )  # fmt: skip
 
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES for mutant in family.mutants)

@@ -552,12 +552,10 @@ class RequestWatch:
         """What a message says of the request, by the session.  ``worker``: who says it, or is
         told; empty: a client."""
         match message:
-            case messages.Missing() | messages.Declined() | messages.Stop():
+            case messages.Stop():
                 for session, numbers in self._running(worker).items():
                     for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
-                        yield session, f"{type(message).__name__.lower()} {number}"
-                        if isinstance(message, messages.Declined):
-                            numbers.discard(number)
+                        yield session, f"stop {number}"
             case _ if message is not None and self._is_meant(message):
                 if what := self._of_session(message, body, worker):
                     yield message.session, what

@@ -231,6 +231,8 @@ class BaseLink:
         self.open = True
         self.half_open = False
         """Whether nothing arrives in either direction, and neither end knows."""
+        self.is_stream = False
+        """Whether no message is lost, doubled or late unless it is cut, as on a pipe."""
         self.last_s = [0.0, 0.0]
         """Time at which the last message in each direction arrives: none overtakes it."""
 
@@ -276,6 +278,8 @@ class BaseNetwork(ABC, Generic[L, M]):
         if link is None or not link.open or link.half_open:
             return
         rates = self.rates
+        if link.is_stream:
+            rates = Rates(rates.delay_s)
         if self.strikes(rates.loss, link.rng):
             self.lost += 1
             self.events.note_message(link.name, LOST[up], message)

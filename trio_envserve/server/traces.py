@@ -9,7 +9,7 @@ keeps traces when the server is opened.  It changes one field of some messages:
 - A new request gets the traceparent of its *rollout* span instead of its caller's.  A
   retransmission changes nothing (:mod:`~trio_envserve.core.messages`).
 - A dispatch gets the traceparent of its *execution* span, which is below the span of its request.
-  The worker's spans are below that.  A repeated dispatch has the traceparent of the first.
+  The worker's spans are below that.
 
 A rollout's span ends with the first transmission of its outcome, an execution's with the report of
 its worker, or with the proof of that one's death.  Spans that end without any of these (after a
@@ -187,20 +187,17 @@ class Traces:
             return effect
         if not tracing.is_sampled(dispatch.traceparent):
             return effect
-        of_worker = self._executions.setdefault(effect.worker, {})
-        span = of_worker.get(dispatch.number)
-        if span is None:
-            span = tracing.begin(
-                "execution", dispatch.traceparent,
-                attributes={
-                    "envserve.request": str(RequestId(dispatch.session, dispatch.sequence)),
-                    "envserve.worker": effect.worker.decode("ascii", "replace"),
-                    "envserve.dispatch": dispatch.number,
-                },
-            )  # fmt: skip
-            if span is None or not span.is_kept:
-                return effect
-            of_worker[dispatch.number] = span
+        span = tracing.begin(
+            "execution", dispatch.traceparent,
+            attributes={
+                "envserve.request": str(RequestId(dispatch.session, dispatch.sequence)),
+                "envserve.worker": effect.worker.decode("ascii", "replace"),
+                "envserve.dispatch": dispatch.number,
+            },
+        )  # fmt: skip
+        if span is None or not span.is_kept:
+            return effect
+        self._executions.setdefault(effect.worker, {})[dispatch.number] = span
         return effect._replace(message=dispatch._replace(traceparent=span.traceparent))
 
     def _reported(self, given: WorkerMessage) -> None:

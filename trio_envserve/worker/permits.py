@@ -260,7 +260,7 @@ class ExecutionPermits:
 class _Own:
     """This process as a worker, and an execution in it, for the router's machine."""
 
-    claims: dict[int, PermitClaim | None] = dataclasses.field(default_factory=dict)
+    claims: dict[int, PermitClaim] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

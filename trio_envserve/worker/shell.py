@@ -197,24 +197,24 @@ class _Shell:
         if self._has_unsent.is_set():
             self._has_unsent = trio.Event()
         unsent, self._unsent = self._unsent, []
-        if unsent:
-            self._stream.send_many_nowait(list(frames_to_router(unsent)))
+        if unsent and not self._stream.send_many_nowait(list(frames_to_router(unsent))):
+            self._done.set()  # the server is gone, or would never get one of them
 
     async def _beat(self) -> None:
+        environment = self._environment
+        ready = EnvironmentReady(
+            os.getpid(), environment.name, environment.rerun,
+            environment.capacity_by(self._limits.worker_capacity),
+        )  # fmt: skip
+        self._do(self._core.take(ready))
         while True:
-            if not self._core.acknowledged:
-                environment = self._environment
-                ready = EnvironmentReady(
-                    os.getpid(), environment.name, environment.rerun,
-                    environment.capacity_by(self._limits.worker_capacity),
-                )  # fmt: skip
-                self._do(self._core.take(ready))
             self._runner.tell_waits()
             self._permits.tell_waits()
             for _ in range(len(self._noted)):
                 self._do(self._core.take(NoteMade(*self._noted.popitem())))
-            self._do(self._core.take(BeatDue(self._stats())))
-            self._send_now()  # a beat counts the messages before it as sent
+            self._send_now()
+            has_left = not self._stream.is_unsent()
+            self._do(self._core.take(BeatDue(self._stats(), has_left)))
             await trio.sleep(self._limits.beat_s)
 
     async def _measure(self, touch: Callable[[float], None]) -> None:
@@ -230,7 +230,6 @@ class _Shell:
             **self._lag.summary("loop"),
             "running": len(core.running),
             "fenced": core.fenced,
-            "repeated": core.repeated,
             "malformed": core.malformed,
             **model_totals.to_statistics(runner.usage.to_record(), runner.took),
         }

@@ -5,9 +5,8 @@ A bench is the worker's process, and the router's side of its link.
 Theory of operation
 -------------------
 Each case starts the worker anew, as a server does, and plays the router by hand: it
-says what the case needs and nothing else, so a worker is told no
-:class:`~trio_envserve.core.messages.Statement` unless the case says one.  All that it
-says is kept in the order in which it came.
+says what the case needs and nothing else.  All that the worker says is kept in the order
+in which it came.
 
 The bench waits for two more beats of the worker before it says that something does *not*
 happen: by then the worker has read what was said before.  So a slow machine can make a
@@ -35,12 +34,11 @@ from ...core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits
 from ...core.messages import (
     Announced,
     Beat,
-    Declined,
     Dispatch,
     Fetch,
     Hello,
-    Missing,
     Retire,
+    RouterChanged,
     Said,
     Stop,
     WorkerHello,
@@ -55,7 +53,7 @@ from ...worker.config import WorkerConfig
 from .findings import Case, CaseFailed, Finding, TimedOut, case, check
 from .peer import body_of
 from .run import ConformanceReport, judge_case
-from .script import cases_of, numbers
+from .script import cases_of
 
 BEAT_S = 0.1
 CLIENT = "a client's route"
@@ -96,8 +94,8 @@ class WorkerBench:
         self.heard: list[Heard] = []
         self.heartbeats: list[Heartbeat] = []
         self._to = incarnation
-        self._beat = 0
-        """The one that is answered."""
+        self._epoch = b""
+        """That of the router that it plays; empty: the first one."""
         self._patience_s = patience_s
         self._stream = stream
         self._news = trio.Event()
@@ -219,46 +217,19 @@ class WorkerBench:
             size = announced.size_bytes
             check(len(frames[-1]) == size, f"a body of {size} bytes", len(frames[-1]))
 
-    async def again(self, n: int) -> None:
-        """Wait for a further outcome (or announcement) of a dispatch: the first one's frames."""
-        await self._sent_again(n, 1)
-
-    async def missed(self, n: int, kind: str) -> None:
-        """State that nothing has come of a dispatch: the last of this kind is sent again."""
-        count = len(self._outcomes(n))
-        await self.beat()
-        self.state(next=n + 1, live=n)
-        await self._sent_again(n, count)
-        again, before = (self._outcomes(n)[at] for at in (count, count - 1))
-        check(type(again.message).__name__ == kind, f"{kind} again", again.message)
-        check(again.frames == before.frames, "the same frames again", again.message)
-
-    async def _sent_again(self, n: int, count: int) -> None:
-        await self.until(lambda: len(self._outcomes(n)) > count, f"what was lost of {n}, again")
-        first, last = self._outcomes(n)[0], self._outcomes(n)[count]
-        same = type(first.message) is not type(last.message) or first.frames == last.frames
-        check(same, "the same frames again", last.message)
-
     async def announced(self, n: int) -> None:
-        """Wait for the announcement of an outcome."""
-        await self.until(lambda: bool(self.all(Announced)), "an announcement: announce_bytes is 1")
-        found = self.all(Announced)[0]
+        """Wait for the announcement of an outcome to this router."""
+        text = "an announcement: announce_bytes is 1"
+        await self.until(lambda: bool(self._since_hello(Announced)), text)
+        found = self._since_hello(Announced)[0]
         right = (found.session, found.sequence, found.number) == (self.session, n, n)
         check(right, "the dispatch's ids in its announcement", found)
 
-    async def missing(self, sequences: list[int]) -> None:
-        """Wait for a Missing of these."""
-        await self._names(Missing, sequences)
-
-    async def declined(self, sequences: list[int]) -> None:
-        """Wait for a Declined of these."""
-        await self._names(Declined, sequences)
-
-    async def _names(self, cls: type[Missing | Declined], sequences: list[int]) -> None:
-        expected = f"a {cls.__name__} of {sequences}"
-        await self.until(lambda: bool(self.all(cls)), expected)
-        found = self.all(cls)[0]
-        check(found.numbers == Ranges(sequences).flat(), expected, found)
+    def _since_hello(self, cls: type[M]) -> list[M]:
+        """Its messages of that kind since its last hello."""
+        said = [each.message for each in self.heard]
+        at = max(n for n, each in enumerate(said) if type(each) is WorkerHello)
+        return [cast(M, each) for each in said[at:] if type(each) is cls]
 
     async def quiet(self) -> None:
         """Wait for two more beats: until then it has read what was said."""
@@ -276,12 +247,18 @@ class WorkerBench:
         await self.quiet()
         await self.said(kind, [len(self.all(getattr(messages, kind)))])
 
-    async def seen(self, sequences: list[int] | str) -> None:
-        """Its next beat names these dispatches as seen (or ``none``); beats are numbered."""
+    async def live(self, sequences: list[int] | str) -> None:
+        """Its next beat names these dispatches as live (or ``none``), to the router of now."""
         await self.quiet()
-        beats, wanted = self.all(Beat), [] if sequences == "none" else [*sequences]
-        check(beats[-1].seen == Ranges(map(int, wanted)).flat(), f"{sequences} seen", beats[-1])
-        check([each.beat for each in beats] == list(range(1, len(beats) + 1)), "1, 2, 3, …", beats)
+        beat, wanted = self.all(Beat)[-1], [] if sequences == "none" else [*sequences]
+        check(beat.live == Ranges(map(int, wanted)).flat(), f"{sequences} live", beat)
+        check(beat.epoch == self._epoch, f"epoch {self._epoch.hex() or 'empty'}", beat)
+
+    async def counted(self, count: list[int]) -> None:
+        """Its next beat has heard so many messages of the router of now."""
+        await self.quiet()
+        beat = self.all(Beat)[-1]
+        check(beat.heard == count[0], f"{count[0]} messages heard", beat)
 
     async def ended(self, how: str = "") -> None:
         """Wait for the end of its process: by itself, if ``in-order``."""
@@ -296,9 +273,8 @@ class WorkerBench:
     # -- what the router says -------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait for its hello, and answer it."""
+        """Wait for its hello."""
         await self.hellos([1])
-        self.state(next=0)
 
     def say(self, message: messages.Message, *body: Body) -> None:
         """A message of the router."""
@@ -334,16 +310,17 @@ class WorkerBench:
         ((header, bodies),) = messages.in_batches(rows)
         self.send(self.incarnation, header, bodies)
 
-    async def beat(self) -> None:
-        """Wait for a beat, to which ``state`` answers."""
-        since = len(self.all(Beat))
-        await self.until(lambda: len(self.all(Beat)) > since, "a beat")
-        self._beat = self.all(Beat)[-1].beat
-
-    def state(self, *, next: int, live: int | str = "", cancelled: int | str = "") -> None:
-        """State what the router holds."""
-        spans = (Ranges(numbers(str(each))).flat() for each in (live, cancelled))
-        self.say(messages.Statement(self._beat, next, *spans))
+    async def change(self) -> None:
+        """Go on as another router: its hello comes again, and then a beat."""
+        self._epoch = secrets.token_bytes(ID_BYTES)
+        self.say(RouterChanged(self._epoch))
+        await self.hellos([2])
+        hello = self.all(WorkerHello)[-1]
+        check(hello.epoch == self._epoch, f"epoch {self._epoch.hex()}", hello)
+        await self.until(lambda: bool(self._since_hello(Beat)), "a beat behind its hello")
+        beat = self._since_hello(Beat)[0]
+        right = (beat.epoch, beat.heard) == (self._epoch, 0)
+        check(right, "a beat of that epoch, with nothing heard", beat)
 
     def stop(self, sequences: list[int]) -> None:
         """Stop dispatches."""
@@ -353,8 +330,8 @@ class WorkerBench:
         """Ask for announced outcomes."""
         self.say(Fetch(Ranges(sequences).flat(), []))
 
-    def later(self, sequences: list[int]) -> None:
-        """Let announced outcomes wait."""
+    def unwanted(self, sequences: list[int]) -> None:
+        """Let announced outcomes be dropped."""
         self.say(Fetch([], Ranges(sequences).flat()))
 
     def retire(self) -> None:
@@ -428,13 +405,17 @@ When the signs and the link end, the worker exits, whatever it runs.
 
 == What is said
 
-wire a-hello-is-repeated-until-a-state-comes
-The hello comes again with later beats, until a Statement answers it, and then no more.
-    hellos 2; state next=0; no-more WorkerHello
+wire a-hello-comes-once
+One hello comes before the first beat, and no other.
+    hellos 1; no-more WorkerHello
 
-wire beats-are-numbered-and-name-what-has-arrived
-Beats are numbered 1, 2, 3, …, and seen are the spans of the dispatches that arrived.
-    dispatch 0,3; outcome 0,3; seen 0,3
+wire beats-name-what-is-live
+A beat has the epoch, the count of messages that have arrived, and no dispatch that is over.
+    dispatch 0,3; outcome 0,3; live none; counted 2
+
+wire what-runs-is-live needs=long
+A dispatch that runs is named as live, until its outcome is sent.
+    dispatch 1 long; live 1; stop 1; outcome 1; live none; counted 2
 
 G3 a-dispatch-gets-one-outcome
 A dispatch is run and gets one outcome, a result, with its ids and its client.
@@ -442,61 +423,27 @@ A dispatch is run and gets one outcome, a result, with its ids and its client.
 
 G3 dispatches-may-share-a-batch
 The rows of a batch of dispatches are taken as if they had come one by one.
-    dispatch-together 0,1,3,0; outcome 0,1,3; said WorkerOutcome 3; seen 0,1,3
+    dispatch-together 0,1,3; outcome 0,1,3; said WorkerOutcome 3; live none; counted 3
 
 G3 a-dispatch-that-is-late-is-run-as-any-other
 With late_s the rollout is told when it is late, and nothing is stopped.
     dispatch-late 0; outcome 0 RESULT; said WorkerOutcome 1
 
-G1 a-number-seen-before-is-not-run-again
-A dispatch that arrives three times is run once.
-    dispatch 0,0,0; outcome 0; dispatch 0; said WorkerOutcome 1
-
 G5 what-is-for-another-incarnation-is-ignored
-A dispatch for another incarnation is not run, and has not been seen.
-    to-another; dispatch 0; retire; seen none; said WorkerOutcome 0
+A dispatch for another incarnation is not run, and does not count as a message.
+    to-another; dispatch 0; retire; live none; counted 0; said WorkerOutcome 0
 
-G4 a-lost-outcome-is-sent-again
-An outcome that a Statement of a later beat still wants is sent again, byte for byte.
-    dispatch 0; outcome 0; missed 0 WorkerOutcome; missed 0 WorkerOutcome
-
-G8 an-outcome-under-way-is-not-sent-again
-A Statement of a beat from before the outcome was sent does not ask for it again.
-    beat; dispatch 0; outcome 0; state next=1 live=0; said WorkerOutcome 1
-
-G4 an-outcome-is-dropped-when-the-router-has-it
-An outcome that a Statement no longer names is dropped, and never sent again.
-    dispatch 0; outcome 0; beat; state next=1; beat; state next=1 live=0; said WorkerOutcome 1
-
-G4 outcomes-are-kept-beside-each-other
-Outcomes that are still wanted are kept, whatever becomes of others beside them.
-    dispatch 0-2; outcome 0-2; beat; state next=3 live=0,2; again 0,2; said WorkerOutcome 5
-
-G9 what-never-arrived-is-asked-for
-Live dispatches that never arrived are named in a Missing, and run when they come.
-    dispatch 1; outcome 1; beat; state next=4 live=0,1,3; missing 0,3; dispatch 0,3; outcome 0,3
-
-G7 what-is-cancelled-and-never-arrived-is-declined
-A cancelled dispatch that never arrived is declined, counts as seen, and is not run.
-    beat; state next=2 live=0,1 cancelled=0,1; declined 0,1
-    dispatch 0; seen 0,1; said WorkerOutcome 0
-
-G7 a-stop-may-overtake-its-dispatch
-A dispatch that was stopped before it arrived is not run: cancelled, DID_NOT_RUN.
-    stop 0; dispatch 0; outcome 0 CANCELLED DID_NOT_RUN cancelled
+G4 an-outcome-is-sent-once
+An outcome is sent once, and its dispatch is live no more.
+    dispatch 0-2; outcome 0-2; said WorkerOutcome 3; live none
 
 G7 a-stop-ends-what-runs needs=long
 A Stop reaches the environment's code, and the outcome says MAY_HAVE_RUN.
     dispatch 0 long; said WorkerOutcome 0; stop 0; outcome 0 CANCELLED MAY_HAVE_RUN cancelled
 
-G7 a-lost-stop-is-repaired needs=long
-A dispatch that a Statement names as cancelled is cancelled, though no Stop has come.
-    dispatch 0 long; quiet; beat; state next=1 live=0 cancelled=0
-    outcome 0 CANCELLED MAY_HAVE_RUN cancelled
-
-G7 what-nobody-wants-any-more-is-cancelled needs=long
-An execution that is below next and not live is cancelled.
-    dispatch 0 long; quiet; beat; state next=1; outcome 0 CANCELLED MAY_HAVE_RUN cancelled
+G7 a-stop-of-what-is-over-is-ignored
+A Stop of a dispatch whose outcome was sent changes nothing.
+    dispatch 0; outcome 0; stop 0; said WorkerOutcome 1; live none; counted 2
 
 G1 executions-run-beside-each-other needs=long
 A long execution does not keep others from being run.
@@ -511,17 +458,20 @@ A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED.
     dispatch 0 failing; outcome 0 ERROR RAN_AND_FAILED rollout-failed
 
 G8 a-large-outcome-is-announced-first
-A large outcome is announced by its size, and sent when a Fetch asks for it.
-    dispatch 0; announced 0; said WorkerOutcome 0; fetch 0; outcome 0
+A large outcome is announced by its size, and sent when a Fetch asks for it.  Until then it is live.
+    dispatch 0; announced 0; said WorkerOutcome 0; live 0; fetch 0; outcome 0; live none
 
-G4 a-lost-announcement-is-sent-again
-Statement repairs an announcement as it does an outcome, until it is fetched; then that.
-    dispatch 0; announced 0; missed 0 Announced; fetch 0; outcome 0; missed 0 WorkerOutcome
+G8 an-unwanted-outcome-is-dropped
+An announced outcome that a Fetch names as unwanted is dropped, and never sent.
+    dispatch 0; announced 0; unwanted 0; live none; fetch 0; said WorkerOutcome 0
 
-G8 what-is-to-wait-is-not-announced-again
-After a Fetch that names it in later, an announcement is not repeated, and is kept.
-    dispatch 0; announced 0; later 0; beat; state next=1 live=0; said Announced 1
-    fetch 0; outcome 0
+G4 another-router-is-told-what-is-held
+After RouterChanged the hello comes again, then what is held, then a beat; from then on it counts.
+    dispatch 0; announced 0; change; announced 0; live 0; counted 0; fetch 0; outcome 0; live none
+
+G1 another-router-is-told-what-runs needs=long
+What runs goes on under another router, which is told of it by the beats.
+    dispatch 0 long; quiet; change; live 0; stop 0; outcome 0 CANCELLED; live none; counted 1
 
 G8 retired-it-exits-with-status-0
 After Retire the worker tears down and exits with status 0.
@@ -545,29 +495,23 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     b.send(token, messages.encode(Stop([0, 1])), b"a frame too many")
     b.dispatch(0)
     await b.outcome(0, "RESULT")
-    await b.seen([0])
+    await b.live("none")
 
 
 @case(SAID, "G10")
 async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
-    """A Stop, or Statement, of more than 65,536 dispatches is malformed, and changes nothing."""
+    """A Stop, or Fetch, of more than 65,536 dispatches is malformed, and changes nothing."""
     b.say(Stop([0, TOO_MANY]))
-    await b.beat()
-    b.say(messages.Statement(b.all(Beat)[-1].beat, 2**40, [0, 2**40], [0, 2**40]))
+    b.say(Fetch([0, 2**40], [0, 2**40]))
     b.dispatch(0)
     await b.outcome(0, "RESULT")
-    check(not b.all(Declined) and not b.all(Missing), "no Declined, no Missing",
-          [*b.all(Declined), *b.all(Missing)])  # fmt: skip
 
-
-UNANSWERED = frozenset(("a-hello-is-repeated-until-a-state-comes",))
-"""In all others the hello of the worker is answered before they begin."""
 
 ANNOUNCING = frozenset(
     (
         "a-large-outcome-is-announced-first",
-        "a-lost-announcement-is-sent-again",
-        "what-is-to-wait-is-not-announced-again",
+        "an-unwanted-outcome-is-dropped",
+        "another-router-is-told-what-is-held",
     )
 )
 """These tell the worker that every outcome is large."""
@@ -623,8 +567,7 @@ async def conform_worker(options: WorkerOptions) -> ConformanceReport:
         async with open_worker_bench(
             subject, patience_s=options.patience_s, announce_bytes=announce_bytes
         ) as bench:
-            if case.name not in UNANSWERED:
-                await bench.ready()
+            await bench.ready()
             await case.main(bench)
 
     async def judge() -> None:

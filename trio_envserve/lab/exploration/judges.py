@@ -70,8 +70,6 @@ class Promises(Judge):
         """Processes of those that were declared lost."""
         self.dead: set[int] = set()
         """Lives of servers of whose executions none lives, as was said."""
-        self.stopped: set[RunId] = set()
-        """Dispatches that their worker was told to stop and has not begun."""
         self.left: tuple[str, ...] = ()
         """The contents that a router has at rest."""
 
@@ -88,8 +86,6 @@ class Promises(Judge):
                 self.left = (*self.left, event.what)
             case "ended":
                 self.live.pop(event.what, None)
-            case "died":
-                self.stopped = set()
             case "did" if event.what[0] not in OF_THE_MODEL and event.what != SETTLED:
                 name, *given = event.what
                 found = getattr(self, f"_{name}")(*given) or ()
@@ -123,7 +119,6 @@ class Promises(Judge):
         self.homes.pop(process, None)
         self.lost.discard(process)
         self.live = {run: of for run, of in self.live.items() if run[:2] != process}
-        self.stopped = {run for run in self.stopped if run[:2] != process}
 
     def _fell(self, *rows: Any) -> None:
         """The server has fallen, and its workers with it."""
@@ -204,16 +199,9 @@ class Promises(Judge):
             yield "G2", f"{body} starts for the {call.starts + 1}. time, {self.most} allowed"
         if life != self.homes[process][1]:
             yield "G5", f"{body} starts on a worker of another epoch"
-        if run in self.stopped:
-            yield "G7", f"{body} starts though its worker was told not to"
         if call.told == Verdict.DID_NOT_RUN.name:
             yield "G9", f"{body} starts, and its caller was told that it did not run"
-        self.stopped.discard(run)
         self._change(body, starts=call.starts + 1, last=run, of=request)
-
-    def _stopped(self, life: int, worker: bytes, numbers: tuple[int, ...]) -> None:
-        """A worker was told to stop dispatches that it has not begun."""
-        self.stopped |= {(life, worker, number) for number in numbers}
 
     # -- callers ---------------------------------------------------------------------
 
@@ -267,8 +255,6 @@ class TurnModel(Boundary):
 
     def __init__(self, capacity: int, *, journaled: bool, prompt: bool) -> None:
         self._capacity = capacity
-        self.serving: set[str] = set()
-        """Workers that may be given something."""
         super().__init__(LIMITS, journaled=journaled, prompt=prompt)
 
     def see(self, event: Event) -> list[Violation]:
@@ -292,13 +278,7 @@ class TurnModel(Boundary):
 
     def _falls(self, at_s: float) -> None:
         """The server has ended, and the next one has what is left of its journal."""
-        self.serving = set()
         self._begins(at_s)
-
-    def _stated(self, worker: str, incarnation: bytes) -> None:
-        super()._stated(worker, incarnation)
-        if worker not in self.leaving:
-            self.serving.add(worker)
 
     def settle(self) -> None:
         """And nothing waits while a worker is free, nor is stopped while lost callers count: no
@@ -308,9 +288,9 @@ class TurnModel(Boundary):
             if work.lost and work.open and work.outcome is None and not self.closing:
                 self.broken("G7", f"{work.label} is stopped, and lost callers count", work.label)
         super().settle()
-        self.serving -= self.leaving
         running = [worker for worker, _ in self.runs]
-        free = any(running.count(worker) < self._capacity for worker in self.serving)
+        serving = self.enlisted - self.leaving
+        free = any(running.count(worker) < self._capacity for worker in serving)
         for work in self.open.values() if free and not self.closing else ():
             if not (work.live or work.outcome or work.name in self.ending):
                 text = f"generation {work.number} waits, and a worker is free"
@@ -319,7 +299,7 @@ class TurnModel(Boundary):
     def worker_lost(self, worker: str) -> None:
         """Its executions are over, and it serves no more."""
         super().worker_lost(worker)
-        self.serving.discard(worker)
+        self.enlisted.discard(worker)
 
 
 def _heard(what: list[Any]) -> tuple[Any, ...]:

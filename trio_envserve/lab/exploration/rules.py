@@ -24,7 +24,7 @@ from ...core.router import Router
 from ...core.scheduler import Scheduler
 from ...core.sessions import Session, Sessions
 from ...core.work import Answer, Ended, Said, Ticket, Told, Work, Works
-from ...core.worker import WorkerCore, _Kept
+from ...core.worker import WorkerCore, _Held
 from ...core.workforce import Workforce
 from ...retrylab.values import Bag, Counted, Forms, Rule
 from . import names
@@ -274,7 +274,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "runs", "durations", "history"),
+        **_out(_PEOPLE, "fenced", "strays", "differences", "runs", "durations", "history"),
         **_out("holds what is in the form of the pool and of this", "turnover"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool", "announced"),
@@ -381,22 +381,12 @@ RULES: dict[type, dict[str, Rule]] = {
     WorkerCore: {
         **_out(_CONSTANT, "header_bytes", "announce_bytes", "most_held_bytes"),
         **_out(_DERIVED, "held_bytes"),
-        **_out(_PEOPLE, "fenced", "repeated", "malformed", "_notes"),
-        "_beat": Rule("only counts on", lambda core, beat: Counted("beat", core.incarnation, beat)),
-        "_kept": Rule(
-            "after which beat it was said is compared with answers only",
-            lambda core, kept: tuple(
-                (number, Counted("beat", core.incarnation, each.after_beat), each)
-                for number, each in kept.items()
-            ),
-        ),
+        **_out(_PEOPLE, "fenced", "malformed", "_notes"),
     },
-    _Kept: {
+    _Held: {
         **_out("nothing is parked here", "held_bytes"),
-        **_out("in the form of what is said", "payload"),
-        "message": Rule("as frames", lambda kept, message: frames_form(message.frames)),
-        "announcement": Rule("a function of what is said", _is_set),
-        **_out("in the form of the worker", "after_beat"),
+        "message": Rule("as frames", lambda held, message: frames_form(message.frames)),
+        **_out("a function of the message", "announcement"),
     },
 }  # fmt: skip
 """The attributes that are left out of the form of each class, or replaced, and why."""

@@ -66,7 +66,7 @@ HOST_FORMS: Forms = {
     Outbox: {"bytes": Rule("follows from what is kept")},
     Hosts: {
         **dict.fromkeys(
-            ("needs", "_wire", "_serves", "claim", "_tag", "_journaled", "mark"), _CONSTANT
+            ("needs", "_wire", "_serves", "claim", "_tag", "_journal", "mark"), _CONSTANT
         ),
         "_recorded": Rule("follows from the record on the disk, and whether hosts are welcome"),
         "now_s": Rule("read anew in each step"),

@@ -57,7 +57,7 @@ def frames_form(frames: Sequence[Any]) -> Any:
             error = status is not None and status is not Status.RESULT
             parts.append(_error(frame) if error else bytes(frame))
             continue
-        parts.append(_message(message, bytes(frames[0])))
+        parts.append(_message(message))
         if isinstance(message, (messages.Outcome, messages.WorkerOutcome)):
             status = Status(message.status)
     return tuple(parts)
@@ -79,14 +79,12 @@ def _error(body: bytes) -> Any:
     return ("error", info.code, info.verdict.name, info.worker.encode(), info.executions)
 
 
-def _message(message: Any, first: bytes) -> Any:
+def _message(message: Any) -> Any:
     rules = _MESSAGE_RULES.get(type(message).__name__, {})
     fields = [
         rules[name](message, value) if name in rules else value
         for name, value in zip(message._fields, message, strict=True)
     ]
-    if isinstance(message, (messages.Beat, messages.Statement)):  # the first frame says of whom
-        fields.append(Counted("beat", first, message.beat))
     return (type(message).__name__, *fields)
 
 
@@ -113,8 +111,7 @@ _MESSAGE_RULES: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "Welcome": {"server": _server, "window": _nothing, "message_bytes": _nothing},
     "Refused": {"text": _nothing},
     "Error": {"text": _nothing},
-    "Beat": {"beat": _nothing, "stats": _nothing},
-    "Statement": {"beat": _nothing},
+    "Beat": {"stats": _nothing},
 }
 
 
@@ -122,7 +119,7 @@ _HIDDEN = {
     "digest", "server", "stats", "epoch", "version", "message_bytes", "name", "client", "window",
     "pid", "environment", "duration_s", "nonce", "text",
 }  # fmt: skip
-_SPANS = {"finished", "pending", "missing", "numbers", "live", "cancelled", "seen"}
+_SPANS = {"finished", "pending", "missing", "numbers", "unwanted", "live"}
 
 
 def describe(mail: Mail | WorkerMail) -> str:

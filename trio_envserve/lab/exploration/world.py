@@ -129,6 +129,7 @@ from ...core.worker import (
     WorkerCore,
     WorkerInput,
 )
+from ...core.workforce import DIFFERS
 from ...retrylab import (
     Actor,
     Choice,
@@ -608,12 +609,9 @@ class ExploredServer(ExploredPart):
 
     # -- inputs ---------------------------------------------------------------------
 
-    def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
-        """A message of a client or a worker."""
-        if isinstance(message, WorkerMail):
-            self.take(WorkerMessage((message.worker, *message.frames), NOW_S))
-        else:
-            self.hear(message, header_of(message.frames))
+    def on_message(self, sender: str, message: Mail) -> None:
+        """A message of a client."""
+        self.hear(message, header_of(message.frames))
 
     def hear(self, mail: Mail, header: Any) -> list[Any]:
         """Give the router a message of a client.  The headers of what clients are told."""
@@ -624,8 +622,11 @@ class ExploredServer(ExploredPart):
         return said
 
     def on_notice(self, peer: str, what: Any) -> None:
-        """A worker is dead: one of its own, or the last one of an earlier life; a lease ends."""
+        """A message of a worker; one is dead: one of its own, or the last one of an earlier life; a
+        lease ends."""
         match what:
+            case WorkerMail(worker, _, frames):
+                self.take(WorkerMessage((worker, *frames), NOW_S))
             case ("free", life) if life == self.life and peer in self.not_free:
                 self.not_free.remove(peer)
                 if not self.not_free:
@@ -810,8 +811,10 @@ class ExploredServer(ExploredPart):
                     self._to_worker(effect.worker, frames_of(effect.frames))
                 case Spawn():
                     self._spawn(effect)
-                case Kill():
-                    self._kill(effect.worker)
+                case Kill(worker, why):
+                    if why.startswith(DIFFERS):
+                        self.did("", ("broken", "G1", f"{worker.decode()} is killed: {why}"))
+                    self._kill(worker)
                 case Lost():
                     self._lost(effect.worker)
                 case Save():
@@ -858,7 +861,7 @@ class ExploredServer(ExploredPart):
         return header
 
     def _to_worker(self, worker: bytes, frames: Frames) -> None:
-        self.send(_slot(worker), WorkerMail(worker, self.life, frames))
+        self.notify(_slot(worker), WorkerMail(worker, self.life, frames))
 
     def on_rest(self) -> None:
         """Say what a router at rest should not have."""
@@ -880,6 +883,8 @@ def _seen(what: RouterInput | RouterEffect) -> tuple[Any, ...] | None:
             return "reaped", what.worker.decode()
         case ToClient():
             return "said", SERVER, *frames_of(what.frames)
+        case Spawn():
+            return "spawned", SERVER, what.worker.decode(), what.slot, what.incarnation
         case ToWorker():
             return "commanded", what.worker.decode(), *frames_of(what.frames)[:2]
         case Kill():
@@ -940,16 +945,7 @@ class ExploredProcesses(ExploredPart):
         core = WorkerCore(incarnation, header_bytes=HEADER_BYTES, announce_bytes=announce)
         process = self.processes[worker] = ExploredProcess(worker, core)
         self.did("", ("spawned", self.name, *process.name))
-        self.take(process, self._ready())
-
-    def _ready(self) -> EnvironmentReady:
-        return EnvironmentReady(1, "explored", self.configuration.declared)
-
-    def beat(self, process: ExploredProcess) -> None:
-        """It is time for a beat, and, before the router has answered, for another hello."""
-        if not process.core.acknowledged:
-            self.take(process, self._ready())
-        self.take(process, BeatDue({}))
+        self.take(process, EnvironmentReady(1, "explored", self.configuration.declared))
 
     def take(self, process: ExploredProcess, given: WorkerInput) -> None:
         """Give a core an input, and carry out what it wants."""
@@ -1008,8 +1004,12 @@ class ExploredWorker(ExploredProcesses):
     # -- processes --------------------------------------------------------------------
 
     def on_notice(self, peer: str, what: Any) -> None:
-        """The server starts a process here, kills it, has fallen, or asks whether there is one."""
+        """The server starts a process here, tells it something, kills it, has fallen, or asks
+        whether there is one."""
         match what:
+            case WorkerMail(worker, _, frames):
+                if worker in self.processes:
+                    self.take(self.processes[worker], RouterMessage(frames))
             case ("spawn", worker, incarnation):
                 self.spawned(worker, incarnation)
             case ("kill", worker, life):
@@ -1052,17 +1052,6 @@ class ExploredWorker(ExploredProcesses):
 
     # -- inputs -----------------------------------------------------------------------
 
-    def on_message(self, sender: str, message: WorkerMail) -> None:
-        """A message of the server to the process of this name."""
-        process = self.processes.get(message.worker)
-        if process is None:
-            return
-        self.take(process, RouterMessage(message.frames))
-        header = header_of(message.frames)
-        if isinstance(header, messages.Stop) and message.frames[0] == process.core.incarnation:
-            numbers = [n for n in Ranges.from_flat(header.numbers) if n not in process.core.seen]
-            self.say("stopped", process.life, process.id, tuple(numbers))
-
     def choices(self) -> Iterator[Choice]:
         """Ends of executions and of processes, and heartbeats."""
         instant = self.configuration.instant
@@ -1071,9 +1060,7 @@ class ExploredWorker(ExploredProcesses):
                 yield Choice("end", (worker, run.number, True), when="" if instant else "patient")
                 if run.cancelled:
                     yield Choice("end", (worker, run.number, False))
-            if not instant:
-                yield Choice("beat", (worker,), when="idle")
-                yield Choice("beat", (worker,), bound="beats")
+            yield Choice("beat", (worker,), bound="beats")
             if self.lock is None:
                 yield Choice("crash", (worker,), bound="crashes")
             if self.lock is not None or self.doomed:
@@ -1092,25 +1079,22 @@ class ExploredWorker(ExploredProcesses):
             case "end":
                 self._end(process, *args[1:])
             case "beat":
-                self.beat(process)
+                self.take(process, BeatDue({}))
             case _:
                 self._die(process.id, process.life)
 
     def _end(self, process: ExploredProcess, number: int, result: bool) -> None:
-        """Environment code ends: with a result, or, if it was told to, without.  Where all arrives
-        at once the router says with the next heartbeat that it knows."""
+        """Environment code ends: with a result, or, if it was told to, without."""
         body = next(each.body for each in process.runs if each.number == number)
         payload = b"%b@e%d-%b-%d" % (body, process.life, process.id, number)
         if not result:
             info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
             payload = error_records.encode(info)
         self.end(process, number, Status.RESULT if result else Status.CANCELLED, payload)
-        if self.configuration.instant:
-            self.beat(process)
 
     def to_router(self, process: ExploredProcess, frames: Frames) -> None:
         """See :meth:`.ExploredProcesses.to_router`."""
-        self.send(SERVER, WorkerMail(process.id, process.life, frames))
+        self.notify(SERVER, WorkerMail(process.id, process.life, frames))
 
     def exits(self, process: ExploredProcess) -> None:
         """See :meth:`.ExploredProcesses.exits`."""

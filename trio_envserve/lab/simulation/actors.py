@@ -488,7 +488,6 @@ class SimWorker(SimProcess):
         self.junk = ""
         """Way in which its messages are spoilt; empty if they are not."""
         world.worker_by_incarnation[spawn.incarnation] = self
-        world.network.worker_named[spawn.worker] = self
         self._connect()
         self._heartbeat()
         self._set_up()
@@ -516,6 +515,7 @@ class SimWorker(SimProcess):
     def _hello(self) -> None:
         self.set_up_s = self.events.now_s
         self.world.happened("is", self.name, "", {"set_up_s": self.set_up_s})
+        self._take(EnvironmentReady(1, "simulated", self.world.declares_rerun(self.rng)))
         self._beat()
 
     def _beat(self) -> None:
@@ -530,9 +530,6 @@ class SimWorker(SimProcess):
             self.junk = self.rng.choice(sorted(KINDS))
             self.events.note(self.name, f"sends {self.junk} from now on")
             self.world.happened("is", self.name, "", {"junk": self.junk})
-        if not self.core.acknowledged:
-            rerun = self.world.declares_rerun(self.rng)
-            self._take(EnvironmentReady(1, "simulated", rerun))
         self._take(BeatDue({}))
         while self.world.strikes(FaultKind.CONFUSED_WORKER, 0.6, self.rng):
             self._send(self._confused())
@@ -571,16 +568,14 @@ class SimWorker(SimProcess):
     # -- its link -------------------------------------------------------------
 
     def _connect(self) -> None:
-        if not self.alive:
-            return
-        self.link = self.world.network.connect(self, self.id, WORKER)
-        if self.link is None:
-            self.events.after(self.rng.uniform(0.05, 0.3), self._connect)
+        self.link = self.server.links[WORKER][self.id] = SimulatedLink(
+            self.id, self, self.server, WORKER
+        )
 
     def cut_off(self) -> None:
-        """The connection is gone: another is made, perhaps to another server."""
-        self.link = None
-        self.events.after(self.rng.uniform(0.01, 0.3), self._connect)
+        """The stream has ended: this process or its server is dead, or kills it for that."""
+        if self.server.alive:
+            self.events.after(self.rng.uniform(0.01, 0.3), self.die, "its link is broken")
 
     def take_in(self, frames: Frames) -> None:
         """A message has arrived."""
@@ -1253,9 +1248,6 @@ class SimServer(SimProcess):
         self._carry_out(effects)
 
     def _from_worker(self, link: SimulatedLink, frames: Frames) -> None:
-        speaker = link.peer
-        if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
-            return  # the stream of a process is no other's, whatever it says of its name
         self.tell_reported(frames)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
@@ -1312,7 +1304,7 @@ class SimServer(SimProcess):
         declared = hello.rerun if isinstance(hello, messages.WorkerHello) else None
         facts = back.incarnation, bool(back.hello), declared
         self.world.happened("back", name, "", self.name, *facts)
-        self.world.happened("spawned", self.name, "", name, back.slot)
+        self.world.happened("spawned", self.name, "", name, back.slot, back.incarnation)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life, through the worker's own pipe."""
@@ -1518,11 +1510,11 @@ class SimServer(SimProcess):
             self.world.spawned[spawn.incarnation] = self, name
             # No process yet: its host may never start it.
             self.world.happened("is", name, "", {"server": self.name, "died_s": self.events.now_s})
-            self.world.happened("spawned", self.name, "", name, spawn.slot)
+            self.world.happened("spawned", self.name, "", name, spawn.slot, spawn.incarnation)
             return
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
-        self.world.happened("spawned", self.name, "", worker.name, spawn.slot)
+        self.world.happened("spawned", self.name, "", name, spawn.slot, spawn.incarnation)
         if self.world.strikes(FaultKind.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
         else:

@@ -211,15 +211,9 @@ class _Reader:
         mine = sorted(number for worker, number in self._dispatches if worker == who)
         words: list[str] = []
         match message:
-            case messages.Stop() | messages.Missing() | messages.Declined():
+            case messages.Stop():
                 numbers = Ranges.from_flat(message.numbers)
-                words = [f"{type(message).__name__} #{n}" for n in mine if n in numbers]
-            case messages.Statement() if self._key:
-                live = Ranges.from_flat(message.live)
-                stop = Ranges.from_flat(message.cancelled)
-                for n in mine:
-                    state = "to stop" if n in stop else "live" if n in live else "over"
-                    words.append(f"States #{n} {state}")
+                words = [f"Stop #{n}" for n in mine if n in numbers]
         return ", ".join(words)
 
 

@@ -35,6 +35,7 @@ from ...core.key_records import KeyAct
 from ...core.limits import CAPACITY, WireLimits
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
+from ...core.workforce import DIFFERS
 from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
 from .graces import SEEN as SEEN_OF_GRACES
@@ -83,7 +84,7 @@ class Observed:
     junk: str = ""
     """Way in which its messages are spoilt; empty if they are not."""
     known_s: float | None = None
-    """Time at which its router first answered its hello, which is a sign of life, too."""
+    """Time at which its router first had its hello, which is a sign of life, too."""
     told_to_stop: set[int] = dataclasses.field(default_factory=set)
     """Dispatches that are to stop, of which the router has not heard the end."""
     # Of a server.
@@ -550,6 +551,8 @@ class HealthJudge(Wires):
 
     def kills(self, server: Observed, worker: Observed, why: str) -> None:
         """A server kills a worker: does it have a reason that is one?"""
+        if why.startswith(DIFFERS) and not worker.junk:
+            self.violation("G1", f"{worker.name} is killed: {why}")
         reason = (
             worker in self.leaving
             or not worker.alive
@@ -566,19 +569,23 @@ class HealthJudge(Wires):
             keys = [e.key for e in self.by_dispatch.values() if e.worker is worker and e.live()]
             self.violation("G9", text, keys[0] if keys else "")
 
-    def statement_sent(
+    def server_told_worker(
         self, worker: Observed, message: messages.Message, body: Body | None
     ) -> None:
-        """A server sends to a worker: what does the server know, and want to end?"""
-        self.server_told_worker(worker, message, body)
-        if isinstance(message, messages.Statement):
-            if worker.known_s is None:
-                worker.known_s = self.now_s
-            live = Ranges.from_flat(message.live)
-            worker.told_to_stop = {n for n in worker.told_to_stop if n in live}
-            worker.told_to_stop.update(Ranges.from_flat(message.cancelled))
+        """A server sends to a worker: what does it want to end?"""
+        super().server_told_worker(worker, message, body)
+        if isinstance(message, messages.RouterChanged):
+            worker.known_s = self.now_s
         elif isinstance(message, messages.Stop):
             worker.told_to_stop.update(Ranges.from_flat(message.numbers))
+
+    def reported(self, worker: Observed, message: messages.Message) -> None:
+        """A server has a message of its worker: what does it know, and what has ended?"""
+        if isinstance(message, messages.WorkerHello):
+            if worker.known_s is None:
+                worker.known_s = self.now_s
+        elif isinstance(message, messages.WorkerOutcome | messages.Announced):
+            worker.told_to_stop.discard(message.number)
 
     def status_told(self, server: Observed, status: dict[str, Any]) -> None:
         """Judge what a server says of itself: is it ready while nobody could work?"""
@@ -734,7 +741,9 @@ class SimulationJudge(Closings):
             case "said":
                 self.server_told_client(who, *what)
             case "commanded":
-                self.statement_sent(who, *what[1:])
+                self.server_told_worker(who, *what[1:])
+            case "reported":
+                self.reported(who, what[0])
             case "arrived" if who.server is None:
                 self.client_heard(who, *what)
             case "arrived":

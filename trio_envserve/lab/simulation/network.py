@@ -1,7 +1,8 @@
 """The links between clients, servers and workers, and the messages on them.
 
-A server is found at its address, clients and workers by their routes: so a message
-that outlives its connection reaches whoever has that name then.
+A server is found at its address, and clients by their routes: so a message that outlives its
+connection reaches whoever has that name then.  The link of a worker is a stream, which loses
+nothing until it ends.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class SimulatedLink(BaseLink):
         self.peer = peer
         self.server = server
         self.kind = kind
+        self.is_stream = kind == WORKER
         self.cuts: Sequence[int] = (0, 0)
         """Number of faults that let nothing pass from the server, and to it."""
 
@@ -211,8 +213,6 @@ class SimulatedNetwork(BaseNetwork[SimulatedLink, Frames]):
         super().__init__(events, rates)
         self.server: LinkServer | None = None
         """The server that listens at the address."""
-        self.worker_named: dict[bytes, LinkPeer] = {}
-        """The newest worker of each id, of whatever epoch."""
         self._routes = itertools.count(1)
 
     def connect(self, peer: LinkPeer, route: bytes, kind: str) -> SimulatedLink | None:
@@ -248,7 +248,7 @@ class SimulatedNetwork(BaseNetwork[SimulatedLink, Frames]):
             link.peer.cut_off()
 
     def deliver(self, link: SimulatedLink, frames: Frames, *, up: bool, stray: bool) -> None:
-        """To its server or peer; a stray to whoever is at the address, or has the name."""
+        """To its server or peer; a stray to whoever is at the address."""
         if up:
             server = self.server if stray else link.server
             if server is not None:
@@ -256,7 +256,5 @@ class SimulatedNetwork(BaseNetwork[SimulatedLink, Frames]):
                 self.events.note_message(link.name, way[up], frames)
                 server.take_in(link, frames)
             return
-        named = stray and link.kind == WORKER
-        peer = self.worker_named.get(link.route, link.peer) if named else link.peer
-        self.events.note_message(peer.name, ARRIVED[up], frames)
-        peer.take_in(frames)
+        self.events.note_message(link.peer.name, ARRIVED[up], frames)
+        link.peer.take_in(frames)

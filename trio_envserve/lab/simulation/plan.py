@@ -66,7 +66,7 @@ class FaultKind(enum.Enum):
     CUT_CLIENT = "client connection cut"
     CUT_LONG = "client connection cut for long"
     HALF_OPEN = "client connection half open"
-    CUT_WORKER = "worker link cut"
+    CUT_WORKER = "worker link broken, for which its worker is killed"
     NEW_ROUTE = "new routing identity after each reconnect"
     MANGLE = "messages duplicated, delayed, reordered"
     KILL_WORKER = "worker killed"
