@@ -932,3 +932,19 @@ def test_a_host_is_told_what_is_safe_in_the_journal():
     host.inbox.have += 1  # of which the journal has nothing
     journal.saved(journal.appended)
     assert (safe(), safe()) == (have + 1, have + 2)
+
+
+def test_a_start_that_waits_for_the_journal_outlives_the_first_beat_of_a_worker_that_is_back():
+    """It ended with what nobody had any more (seed 433 with hosts and resources)."""
+    first = Journaled.running()
+    other = Followed(first, [])
+    with other.losing(messages.RouterChanged):
+        other.back(next=1)
+    other.follow(HostsDead([BEFORE], other.now_s))
+    other.router.pool.lives[WORKER].held = False
+    other.request(other.stranger(), body=b"new")
+    other.advance(0.5)
+    worker = other.router.workforce.workers[WORKER]
+    assert list(worker.live) == [1]
+    assert other.router.dispatches.settle(worker, Ranges()) == []
+    assert list(worker.live) == [1]

@@ -459,7 +459,7 @@ class Dispatches:
         executions that have ended there, with outcomes that nobody has any more."""
         over = []
         for execution in list(worker.live.values()):
-            if execution.sent_at is None:
+            if execution.taken_back and execution.sent_at is None:
                 if execution.number in live:
                     execution.sent_at = 0
                 else:
