@@ -171,7 +171,7 @@ def test_an_item_that_nobody_knows_is_refused():
         max_size=80,
     )
 )
-def test_each_item_arrives_once_and_in_order(steps):
+def test_g5_each_item_arrives_once_and_in_order(steps):
     """One direction of a link, whose beats and answers may be lost like all else."""
     outbox, inbox = Outbox(MEMBERSHIP), Inbox()
     put: list[Item] = []
