@@ -45,14 +45,16 @@ def test_resource_gets_a_name_is_created_and_gone_before_its_outcome():
     assert pair.cleanings == []
 
 
-def test_outcome_waits_until_the_end_of_a_resource_is_answered():
+def test_g13_outcome_waits_until_the_end_of_a_resource_is_answered():
     pair = Journaled.running()
     pair.want(0)
     pair.disk()
     pair.resource_is(0, GONE)
     pair.end()
-    assert pair.answers == []
+    (worker,) = pair.workers.values()
+    assert (pair.answers, len(worker.running)) == ([], 1)
     pair.disk()
+    assert not worker.running
     assert pair.result(0) == b"outcome"
     assert counts(pair) == (0, 0, 0, 1)
 
