@@ -78,6 +78,20 @@ def test_g7_what_is_cancelled_before_its_start_is_safe_is_never_sent():
     assert len(pair.runs) == 1
 
 
+def test_g7_a_stop_went_out_before_its_dispatch_which_then_began():
+    """Its start had just become safe, in the turn in which a closing server answered the rest."""
+    count = BUDGET + 8
+    pair = Journaled(workers=1, server={"worker_capacity": count, "window": 2 * count})
+    for number in range(count):
+        pair.call(b"b%d" % number, KeyName(b"default", b"%d" % number))
+    started = len(pair.records)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
+    assert pair.router.behind, "some are answered in later turns"
+    pair.router_takes(Saved(started, pair.now_s))
+    assert not any(isinstance(each, messages.Dispatch) for each in pair.to_workers)
+    assert not pair.runs
+
+
 def test_g11_a_worker_that_died_before_it_was_sent_a_dispatch_is_sent_none():
     pair = Journaled.asked()
     pair.die(pair.spawns[0].worker)

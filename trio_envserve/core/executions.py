@@ -138,6 +138,11 @@ class Execution:
         return self.sent_at is not None and self.sent_at <= self.worker.heard
 
     @property
+    def is_unsent(self) -> bool:
+        """Whether its dispatch waits for the record of its start, so its worker cannot have it."""
+        return self.sent_at is None and not self.taken_back
+
+    @property
     def is_holder(self) -> bool:
         """Whether its code holds the interpreter of its worker, as far as is known."""
         holder = self.worker.holder
@@ -386,7 +391,7 @@ class Dispatches:
         over: list[Execution] = []
         cancelled: dict[Worker, list[int]] = {}
         for execution in executions:
-            if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
+            if execution.size_bytes is not None or execution.is_unsent:
                 self.drop(execution)
                 over.append(execution)
             else:

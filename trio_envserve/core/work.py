@@ -1583,7 +1583,7 @@ class Works:
         as the budget has; the next tick goes on."""
         outcome = outcomes.not_durable(self.journal.failed)
         for work in list(self.generations.values()):
-            unsent = work.execution is None or not self.journal.is_safe(work.execution.after)
+            unsent = work.execution is None or work.execution.is_unsent
             if work.state in (_W.WAITING, _W.RUNNING) and unsent:
                 if not self.budget.spend():
                     break

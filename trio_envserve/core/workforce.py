@@ -499,8 +499,7 @@ class Workforce:
         if execution is None:  # an earlier epoch has had it, and this one does not know it
             self.dispatches.unwanted(worker, announced.number)
             return []
-        is_there = execution.sent_at is not None or execution.taken_back
-        if execution.size_bytes is not None or not is_there:
+        if execution.size_bytes is not None or execution.is_unsent:
             raise ProtocolError(f"dispatch {announced.number} is announced, and does not run")
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
