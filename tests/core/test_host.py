@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
+from trio_envserve.core.host import (
+    SPANS_MOST,
+    FromHost,
+    Host,
+    KillWorker,
+    StartWorker,
+    TellWorker,
+)
 from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import (
     IN_USE,
@@ -40,6 +47,7 @@ from trio_envserve.core.messages import (
 )
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.pool import LifeInput, Phase
+from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, ToHost, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
@@ -632,7 +640,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
 
 def test_a_late_statement_for_an_earlier_router_was_taken_for_a_malformed_message():
     link = joined()
-    lives = [[b"w0-1", link.alive[b"w0-1"], 7, b"", 1, [], 0]]
+    lives = [[b"w0-1", link.alive[b"w0-1"], 7, b"", [0, 1], [], 0]]
     late = HostHello(
         2, "a", b"t" * 16, 1, [], b"x" * 16, 1, 1, {}, [b"c" * 16], b"n" * 16, lives
     )  # fmt: skip
@@ -670,12 +678,34 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
     assert (back(link).running, back(link).next) == ([69, 70], 70)
 
 
+def test_a_host_says_which_dispatches_have_not_come_though_later_ones_have():
+    link = joined()
+    dispatched(link, 1, 2, 5)
+    dispatched(link, 0)
+    link.follow()
+    given = back(link)
+    assert (given.running, given.next, given.missing) == ([0, 3, 5, 6], 6, [3, 5])
+
+
+def test_a_host_remembers_few_gaps_the_newest():
+    """Those before count as dispatched: they may have run."""
+    link = joined()
+    numbers = range(0, 4 * SPANS_MOST, 2)
+    dispatched(link, *numbers)
+    for number in numbers:
+        reported(link, number)
+    link.settle()
+    link.follow()
+    newest = Ranges(number + 1 for number in numbers[-SPANS_MOST:-1])
+    assert (back(link).next, back(link).missing) == (numbers[-1] + 1, newest.flat())
+
+
 def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_forgotten():
     """It had not heard the welcome, and said again what it had; it was not told that it is over."""
     link = joined()
     before, lives = (
         link.hosts.leases.epoch,
-        [[worker, incarnation, 7, HELLO, 0, [], 0] for worker, incarnation in link.alive.items()],
+        [[worker, incarnation, 7, HELLO, [], [], 0] for worker, incarnation in link.alive.items()],
     )
     link.follow()
     membership, epoch = link.host.lease.membership, link.hosts.leases.epoch

@@ -41,8 +41,8 @@ ONE_EACH: list[Any] = [
     HostHello(
         2, "a", MEMBERSHIP, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
         [
-            [b"w0-1", b"i" * 16, 7, b"hello", 5, [1, 2, 4, 5], 0],
-            [b"w1-1", b"j" * 16, 0, b"", 0, [], 1],
+            [b"w0-1", b"i" * 16, 7, b"hello", [0, 3, 4, 5], [1, 2, 4, 5], 0],
+            [b"w1-1", b"j" * 16, 0, b"", [], [], 1],
         ],
     ),
     HostBeat(MEMBERSHIP, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import cbor2
@@ -445,13 +446,13 @@ def test_past_the_most_workers_and_the_most_hosts_a_host_waits():
     assert [past["state"] for past in refused] == ["refused"]
 
 
-LIFE: list[Any] = [b"w9-1", b"i" * 16, 7, b"", 1, [], 0]
+LIFE: list[Any] = [b"w9-1", b"i" * 16, 7, b"", [0, 1], [], 0]
 """A worker that lives on, as its host states it."""
 
 
 def life(**changed: Any) -> list[Any]:
     """That of another worker in a few fields."""
-    names = ("worker", "incarnation", "pid", "hello", "next", "running", "is_to_end")
+    names = ("worker", "incarnation", "pid", "hello", "seen", "running", "is_to_end")
     return list({**dict(zip(names, LIFE, strict=True)), **changed}.values())
 
 
@@ -459,8 +460,10 @@ HALF = NUMBERS_MOST // 2
 WRONG_LIVES: dict[str, list[Any]] = {
     "twice": [LIFE] * 2,
     "it runs what was not dispatched": [life(running=[0, 2])],
-    "it runs too many": [life(next=1 << 30, running=[0, 1 << 30])],
-    "they run too many": [life(worker=b"w%d" % n, next=HALF, running=[0, HALF]) for n in range(3)],
+    "it runs too many": [life(seen=[0, 1 << 30], running=[0, 1 << 30])],
+    "they run too many": [
+        life(worker=b"w%d" % n, seen=[0, HALF], running=[0, HALF]) for n in range(3)
+    ],
     "a hello that is none": [life(hello=b"\xff")],  # it ended the router
     "a hello that is a beat": [life(hello=BEAT)],
     "the name of another worker": [life(worker=b"w0-1")],
@@ -468,6 +471,7 @@ WRONG_LIVES: dict[str, list[Any]] = {
     "an incarnation that is short": [life(incarnation=b"i")],
     "a process below 0": [life(pid=-7)],
     "spans backwards": [life(running=[2, 1])],
+    "dispatches backwards": [life(seen=[2, 1])],
     "a name that is text": [life(worker="w")],
     "no list": [b"w"],
 }
@@ -710,15 +714,17 @@ class Followed(Journaled):
         self.slots_of_host = self.router.pool.open_slots(1, "host", "-tag")
 
     def back(
-        self, *running: int, next: int = 1, hello: bytes = READY, is_to_end: bool = False
-    ) -> None:
+        self, *running: int, next: int = 1, hello: bytes = READY, is_to_end: bool = False,
+        missing: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.workers[WORKER] = self.core
         slot, spans = self.slots_of_host[0].index, Ranges(running).flat()
         self.follow(
             WorkerBack(
-                WORKER, slot, self.core.incarnation, 7, is_to_end, hello, next, spans, self.now_s
+                WORKER, slot, self.core.incarnation, 7, is_to_end, hello, next, spans, self.now_s,
+                missing,
             )
-        )
+        )  # fmt: skip
         self.settle()
 
     def follow(self, given: OfHost) -> None:
@@ -775,6 +781,25 @@ def test_numbers_go_on_above_what_the_journal_has_and_the_host_has_not_seen():
     assert worker.next_number == 1
     assert [run.body for _, run in other.runs] == [b"body"], "it is sent again with its number"
     assert list(other.core.running) == [0]
+
+
+def test_g9_what_waited_for_the_journal_behind_what_did_not_ended_as_what_may_have_run():
+    """Its number was below that of a dispatch that had come, so it was taken for one that had come
+    and ended."""
+    first = Journaled.asked()
+    first.disk(1)  # its start is written, and not known to be safe
+    first.submit(b"without a key")
+    worker, run = first.runs[0]
+    assert (worker, run.number) == (WORKER, 1)
+    other = Followed(first)
+    other.attach()
+    other.back(1, next=2, missing=[0, 1])
+    other.beat()
+    assert [run.number for _, run in other.runs] == [0]
+    other.end(payload=b"outcome")
+    other.disk()
+    outcome, payload = told(other)
+    assert (outcome.status, payload, outcome.executions) == (Status.RESULT, b"outcome", 1)
 
 
 def test_what_the_journal_does_not_know_is_stopped_and_holds_the_dead_epoch():

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
@@ -134,15 +135,18 @@ class WorkerLife:
     pid: int = 0
     hello: bytes = b""
     """Header of its hello; empty until it is ready."""
-    next: int = 0
-    """One more than the greatest number of a dispatch to it."""
+    seen: Ranges = dataclasses.field(default_factory=Ranges)
+    """Numbers of the dispatches to it.  What waits for a journal is sent after greater ones."""
     running: set[int] = dataclasses.field(default_factory=set)
     """Numbers of the dispatches that were passed on to it and have not ended."""
 
     def told(self, message: Message) -> None:
         """Note a message to the worker."""
         if isinstance(message, Dispatch):
-            self.next = max(self.next, message.number + 1)
+            self.seen.add(message.number)
+            if self.seen.span_count() > SPANS_MOST:
+                (_, start), (stop, _) = islice(self.seen.spans(), 2)
+                self.seen.add_span(start, stop)
             self.running.add(message.number)
 
     def said(self, header: Body, message: Message) -> None:
@@ -156,6 +160,9 @@ class WorkerLife:
                 pass
 
 
+SPANS_MOST = 16
+"""Most spans of the dispatches that a worker has seen; at more the oldest missing ones count as
+seen, and so may have run."""
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
 UNANSWERED_BEATS = 10
@@ -245,7 +252,7 @@ class Host:
         self._moved_from, self._moved_to = lease.epoch or self._moved_from, to
         self._left_lives = [
             [
-                worker, life.incarnation, life.pid, life.hello, life.next,
+                worker, life.incarnation, life.pid, life.hello, life.seen.flat(),
                 Ranges(sorted(life.running)).flat(), life.place,
             ]
             for worker, life in self._lives.items()

@@ -107,7 +107,8 @@ class LeftLife(NamedTuple):
     incarnation: bytes
     pid: int
     hello: bytes
-    next: int
+    seen: Ranges
+    """Numbers of the dispatches to it."""
     running: Ranges
     place: int
     """Index of its place on the host."""
@@ -116,15 +117,17 @@ class LeftLife(NamedTuple):
 def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
     """The surviving workers that a hello states.  ProtocolError if the statement is impossible."""
     lives = [
-        LeftLife(worker, incarnation, pid, said, after, Ranges.from_flat(running), place)
-        for worker, incarnation, pid, said, after, running, place in hello.lives
+        LeftLife(
+            worker, incarnation, pid, said, Ranges.from_flat(seen), Ranges.from_flat(running), place
+        )
+        for worker, incarnation, pid, said, seen, running, place in hello.lives
     ]
     if len({life.worker for life in lives}) < len(lives):
         raise ProtocolError("two workers of a host have one name")
     if (count := sum(len(life.running) for life in lives)) > NUMBERS_MOST:
         raise ProtocolError(f"the workers of a host run {count} dispatches, {NUMBERS_MOST} at most")
     for life in lives:
-        if any(number >= life.next for number in life.running):
+        if any(number not in life.seen for number in life.running):
             raise ProtocolError("a worker runs a dispatch that it was never sent")
         if life.hello:
             said = messages.decode(life.hello, most_bytes=header_bytes)

@@ -50,10 +50,10 @@ def _is_ids(value: Any) -> bool:
 def _is_life(value: Any) -> bool:
     if type(value) is not list or len(value) != 7:
         return False
-    worker, incarnation, pid, hello, after, running, place = value
+    worker, incarnation, pid, hello, seen, running, place = value
     return (
         _is_worker(worker) and type(incarnation) is type(hello) is bytes
-        and len(incarnation) == ID_BYTES and is_uint(pid) and is_uint(after)
+        and len(incarnation) == ID_BYTES and is_uint(pid) and is_ranges(seen)
         and is_ranges(running) and is_uint(place)
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ Uints: TypeAlias = Annotated["list[int]", Field("[* uint]", _is_list_of(is_uint)
 Names: TypeAlias = Annotated["list[bytes]", Field("[* bstr]", _is_list_of(_is_worker))]
 Lives: TypeAlias = Annotated[
     "list[list[Any]]",
-    Field("[* [bstr, id, uint, bstr, uint, [* uint], uint]]", _is_list_of(_is_life)),
+    Field("[* [bstr, id, uint, bstr, [* uint], [* uint], uint]]", _is_list_of(_is_life)),
 ]
 Length: TypeAlias = Annotated[float, Field("seconds", _is_length)]
 

@@ -609,10 +609,11 @@ class Hosts:
         for life, place, is_to_end in in_places(lives, host.capacity):
             self._of_worker[life.worker] = host
             slot = host.take_back(life, place, self._pool, is_to_end=is_to_end)
+            after = max(life.seen.flat(), default=0)
             follows.append(
                 WorkerBack(
                     life.worker, slot, life.incarnation, life.pid, is_to_end, life.hello,
-                    life.next, life.running.flat(), now_s,
+                    after, life.running.flat(), now_s, life.seen.gaps(after).flat(),
                 )
             )  # fmt: skip
         count = sum(len(life.running) for life in lives)

@@ -326,7 +326,7 @@ class Router:
             return
         worker.next_number = max([given.next, *(number + 1 for number in started)])
         self._know_environment()
-        running = Ranges.from_flat(given.running)
+        running, missing = map(Ranges.from_flat, (given.running, given.missing))
         unknown: list[int] = []
         for number in sorted({*started, *running}):
             work, saves = started.get(number, (None, 0))
@@ -340,7 +340,7 @@ class Router:
             self._limit(execution, work)
             if number in running:
                 execution.sent_at = 0
-            elif number >= given.next:
+            elif number >= given.next or number in missing:
                 self.dispatches.send(execution)
         self.dispatches.stop_unknown(worker, unknown, awake_s)
         self.resources.take_back(worker, awake_s)

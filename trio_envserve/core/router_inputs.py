@@ -128,6 +128,8 @@ class WorkerBack(NamedTuple):
     running: Sequence[int]
     """The spans of the dispatches whose code may run."""
     now_s: float
+    missing: Sequence[int] = ()
+    """The spans of the numbers below ``next`` that no dispatch to it had."""
 
 
 class HostsDead(NamedTuple):
