@@ -585,3 +585,46 @@ async def test_rollout_in_each_backend_sees_that_it_is_late(backend):
         number = router.dispatch(None, 0.05)
         found = await router.outcomes(1)
     assert found[number] == (Status.RESULT, {"stop": "deadline", "backend": backend})
+
+
+async def create(name: str) -> str:
+    return "handle"
+
+
+async def destroy(name: str, handle: str | None) -> None:
+    pass
+
+
+async def test_g9_an_outcome_waited_for_ever_as_its_resource_was_told_before_the_new_hello(
+    autojump_clock: object,
+) -> None:
+    """An answer and a change of the router came in one batch: what the answer brought about was
+    said behind the change, and sent before the hello that follows from it."""
+
+    async def given_up(rollout: Any) -> str:
+        with trio.move_on_after(1):
+            async with rollout.resource("sandbox", create, destroy):
+                raise AssertionError
+        await trio.sleep(10)
+        return "fine"
+
+    epoch = b"e" * 16
+    async with opened(given_up, patience_s=30) as (router, _):
+        router.dispatch("x")
+        current, status = b"", None
+        while status is None:
+            for frames in await router.stream.receive():
+                said = frames[2 if len(frames) == 4 else 1 :]
+                for message, _ in messages.read(said, most_bytes=WIRE.header_bytes):
+                    match message:
+                        case messages.WorkerHello():
+                            current = message.epoch
+                        case messages.ResourceIntended(resource=place) if not current:
+                            await trio.sleep(5)
+                            router.send(messages.ResourceAnswer("name", 0, "", place))
+                            router.send(messages.RouterChanged(epoch))
+                        case messages.ResourceStated(name=name, state=state) if current == epoch:
+                            router.send(messages.ResourceAnswer(name, state, ""))
+                        case messages.WorkerOutcome():
+                            status = Status(message.status)
+        assert status is Status.RESULT

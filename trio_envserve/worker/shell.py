@@ -178,10 +178,8 @@ class _Shell:
             except trio.EndOfChannel:
                 self._done.set()  # the server is gone
                 return
-            effects: list[WorkerEffect] = []
-            for frames in batch:
-                effects += self._core.take(RouterMessage(frames))
-            self._do(effects)
+            for frames in batch:  # one by one, since an effect may give the core an input
+                self._do(self._core.take(RouterMessage(frames)))
 
     def _parked(self, number: int, payload: Body | None) -> None:
         if payload is not None:
