@@ -88,6 +88,16 @@ def test_a_worker_that_announces_twice_is_killed():
     assert [kill.worker for kill in pair.kills] == [worker]
 
 
+def test_g10_a_worker_that_announces_what_never_ran_is_killed_and_not_answered():
+    """Each of these was answered, and kept in memory until a beat that need not come."""
+    pair = Pair()
+    worker = pair.router.workforce.workers[b"w0-1"]
+    told = worker.told
+    pair.from_worker(messages.Announced(pair.session.id, 0, 7, SIZE))
+    assert [kill.worker for kill in pair.kills] == [b"w0-1"]
+    assert (worker.told, worker.dropped) == (told, {})
+
+
 # -- what comes in between --------------------------------------------------------
 
 
@@ -214,7 +224,7 @@ def test_an_announcement_of_what_does_not_live_changes_nothing():
     announce(pair, sequence=7)
     announce(pair, session=identifier(7))
     assert held(pair) == (0, 0)
-    assert pair.router.malformed == 2
+    assert pair.router.malformed == 3
 
 
 def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():

@@ -921,6 +921,23 @@ def test_what_a_worker_announces_and_its_next_router_does_not_know_is_dropped(
     assert other.kills == []
 
 
+@pytest.mark.parametrize(
+    ("number", "why"), [(0, "it was announced before"), (1, "it was not dispatched")]
+)
+def test_g10_a_worker_that_is_back_and_announces_what_it_cannot_have_is_killed(
+    number: int, why: str, monkeypatch: pytest.MonkeyPatch
+):
+    first = Journaled()
+    first.submit(b"without a key")
+    monkeypatch.setattr(first.router.announced, "grant", list)
+    first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
+    other = Followed(first)
+    other.back()
+    assert not other.kills
+    other.from_worker(messages.Announced(b"s" * 16, 0, number, 1 << 20))
+    assert [kill.worker for kill in other.kills] == [WORKER], why
+
+
 def test_g5_only_outcomes_count_of_what_was_said_to_the_router_before():
     first = Journaled.running()
     other = Followed(first)

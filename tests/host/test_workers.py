@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import resource
+import socket
 import subprocess
 from collections import deque
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from trio_envserve.host.workers import (
     ProcessWorkers,
     _portion,
 )
-from trio_envserve.net import Frame
+from trio_envserve.net import Frame, open_stream
 from trio_envserve.net.shared import HALF_BYTES, make_memory
 
 pytestmark = pytest.mark.real
@@ -291,3 +292,28 @@ def test_all_messages_are_heard_in_their_order(messages: list[list[bytes]]):
         assert portion
         heard += portion
     assert heard == messages
+
+
+@pytest.mark.parametrize(
+    ("frames", "count", "is_killed"),
+    [
+        ((b"i" * 16, bytes(1_000)), 9_000, False), ((b"i" * 16, bytes(1_000)), 20_000, True),
+        ((b"i" * 16, bytes(200_000)), 400, True), ((b"i" * 16, b"h", bytes(4 << 20)), 64, False),
+    ],
+    ids=["few", "many", "large", "dispatches with large bodies"],
+)  # fmt: skip
+async def test_g8_answers_to_a_worker_that_floods_and_reads_nothing_were_kept_without_a_bound(
+    frames: tuple[bytes, ...], count: int, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    ours, theirs = socket.socketpair()
+    killed: list[bytes] = []
+    workers: Any = ProcessWorkers.__new__(ProcessWorkers)
+    monkeypatch.setattr(ProcessWorkers, "kill", lambda _, worker: killed.append(worker))
+    with theirs:
+        async with open_stream(ours, limits=WireLimits()) as stream:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            workers._streams = {b"w": stream}
+            for _ in range(count):
+                if not killed:
+                    workers.send_many_nowait(b"w", [frames])
+    assert bool(killed) == is_killed

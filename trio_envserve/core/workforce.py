@@ -496,8 +496,11 @@ class Workforce:
             self.fenced += 1
             return []
         execution = _reported(worker, announced)
-        if execution is None:  # an earlier epoch has had it, and this one does not know it
-            self.dispatches.unwanted(worker, announced.number)
+        if execution is None:
+            number = announced.number
+            if not worker.epoch or number >= worker.next_number or number in worker.dropped:
+                raise ProtocolError(f"dispatch {number} is announced, and is not live")
+            self.dispatches.unwanted(worker, number)  # an earlier epoch has had it
             return []
         if execution.size_bytes is not None or execution.is_unsent:
             raise ProtocolError(f"dispatch {announced.number} is announced, and does not run")

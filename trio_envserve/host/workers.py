@@ -32,7 +32,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.heartbeat import Heartbeat, StackQuestion
-from ..core.limits import KIB, ServerLimits, WireLimits
+from ..core.limits import KIB, MIB, ServerLimits, WireLimits
 from ..core.router_effects import AskWorker, Spawn
 from ..envs.loading import load
 from ..net import (
@@ -69,6 +69,12 @@ HEADER_BYTES_AT_ONCE = 128 * KIB
 """Most bytes of headers that are handled before other tasks have a turn: the longest headers take
 milliseconds each."""
 
+UNREAD_MESSAGES = 10_000
+"""Most messages that wait for a worker to read them: a worker that says much and reads nothing is
+killed."""
+UNREAD_BYTES = 64 * MIB
+"""Most bytes of headers in these.  Bodies belong to dispatches, so to executions."""
+
 _NOT_STARTED = "it was killed before it was started"
 
 
@@ -87,7 +93,7 @@ class Workers(Protocol):
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> None:
         """Queue messages for a worker, if there is one.  It is killed if it cannot get all of them:
-        then it would not have what its router has told."""
+        then it would not have what its router has told; and if it leaves too many unread (G8)."""
         ...
 
     def kill(self, worker: bytes) -> None:
@@ -230,7 +236,10 @@ class ProcessWorkers:
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> None:
         """See :class:`Workers`."""
         stream = self._streams.get(worker)
-        if stream is not None and not stream.send_many_nowait(messages):
+        if stream is not None and (
+            not stream.send_many_nowait(messages)
+            or stream.has_backlog(UNREAD_MESSAGES, UNREAD_BYTES, 2)
+        ):
             self.kill(worker)
 
     def kill(self, worker: bytes) -> None:

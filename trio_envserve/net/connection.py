@@ -78,6 +78,10 @@ class ConnectionOutbox:
         self.size_bytes += size
         return True
 
+    def heads_bytes(self, frames: int) -> int:
+        """Sum of the sizes of the first frames, so many of each message."""
+        return sum(size_bytes(parcel[:frames]) for parcel, _ in self._messages)
+
     def first(self) -> Parcel:
         """The oldest message, which stays in the queue.  Raises IndexError if empty."""
         return self._messages[0][0]

@@ -8,7 +8,7 @@ commands.  A peer that breaks the framing has ended the stream, because nobody k
 where its next frame begins.
 
 The promises of every socket of this package (:mod:`.interface`) hold here, too: messages
-arrive whole and in order, unread messages wait in a bounded outbox, a send never
+arrive whole and in order, unread messages wait in an outbox, a send never
 blocks, and ``receive()`` is cancelled without loss.  A send is tried at once, and
 usually succeeds; a task of the stream writes the bytes that the system does not take.
 The end of the stream is an exception, :class:`trio.EndOfChannel`, raised once
@@ -206,6 +206,13 @@ class Stream(MessageStream):
     def is_unsent(self) -> bool:
         """See the base."""
         return bool(self._end.outgoing)
+
+    def has_backlog(self, most: int, most_bytes: int, frames: int) -> bool:
+        """Whether more messages wait, or more bytes of their first frames, so many of each."""
+        outbox = self._end.outbox
+        return len(outbox) > most or (
+            outbox.size_bytes > most_bytes and outbox.heads_bytes(frames) > most_bytes
+        )
 
     def _send_first(self, frames: Message) -> None:
         memory, outgoing = self._memory, self._end.outgoing
