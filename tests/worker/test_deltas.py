@@ -13,13 +13,17 @@ import trio
 import trio.testing
 
 from tests.worker.helpers import BACKENDS, Held
-from tests.worker.test_shell import WIRE, Router, opened
+from tests.worker.test_shell import INCARNATION, WIRE, Router, opened
 from trio_envserve import Rollout
 from trio_envserve.core import messages
+from trio_envserve.core.limits import KIB, ServerLimits, WireLimits
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES, DeltaMade
+from trio_envserve.envs import load
+from trio_envserve.net import open_memory_streams
 from trio_envserve.worker.deltas import Deltas
 from trio_envserve.worker.forks import FORKED_STATUS
+from trio_envserve.worker.shell import run_worker
 
 
 def numbers(taken: list[DeltaMade]) -> list[int]:
@@ -249,3 +253,31 @@ async def test_g10_what_was_said_while_the_loop_was_busy_took_gigabytes(backend:
     assert 0 < held[0] <= most
     assert [delta for _, delta, _ in found] == [*range(most), often]
     assert found[-1] == (number, often, b"last")
+
+
+async def test_g10_a_delta_above_the_largest_message_ended_its_worker(autojump_clock: object):
+    """None of the other executions on it had an outcome."""
+    wire = WireLimits(message_bytes=512 * KIB)
+    ours, theirs = open_memory_streams(wire)
+
+    async def environment(rollout: Rollout) -> str:
+        rollout.delta(bytes(600_000))
+        await trio.sleep(1)
+        return "done"
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+
+            async def work() -> None:
+                await run_worker(
+                    theirs, worker=b"w", incarnation=INCARNATION, load=lambda: load(environment),
+                    limits=ServerLimits(), wire=wire,
+                )  # fmt: skip
+                theirs.close()
+
+            nursery.start_soon(work)
+            await ours.receive()
+            router = Router(ours, theirs)
+            number = router.dispatch("x")
+            assert await router.outcomes(1) == {number: (Status.RESULT, "done")}
+            router.send(messages.Retire())

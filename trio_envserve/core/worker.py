@@ -351,8 +351,10 @@ class WorkerCore:
     def __init__(
         self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES,
         most_held_bytes: int = HELD_BYTES, save_bytes: int = SAVE_BYTES,
+        delta_bytes: int = DELTA_BYTES,
     ) -> None:  # fmt: skip
         self.save_bytes = save_bytes
+        self.delta_bytes = delta_bytes
         self._saves: dict[int, _LastSave] = {}
         """The last save of each running execution that has one."""
         self.incarnation = incarnation
@@ -454,7 +456,7 @@ class WorkerCore:
         delta = self._deltas.get(number, 0) + skipped
         self._deltas[number] = delta + 1
         size_bytes = DELTA_RECORD_BYTES + len(payload)
-        if len(payload) > DELTA_BYTES or self._deltas_bytes + size_bytes > DELTAS_BYTES:
+        if len(payload) > self.delta_bytes or self._deltas_bytes + size_bytes > DELTAS_BYTES:
             return []
         self._deltas_bytes += size_bytes
         (session, sequence), client = self.running[number]

@@ -31,6 +31,7 @@ from ..core.messages import Clean
 from ..core.scope import Stated
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import (
+    DELTA_BYTES,
     BeatDue,
     BeginRun,
     CancelRun,
@@ -96,6 +97,7 @@ async def run_worker(
         incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
         most_held_bytes=limits.worker_held_bytes,
         save_bytes=min(limits.save_bytes, wire.message_bytes),
+        delta_bytes=min(DELTA_BYTES, wire.message_bytes),
     )  # fmt: skip
     ready = True
     with forks.watched():
