@@ -759,6 +759,23 @@ def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
     assert len(first.runs) == 1
 
 
+@pytest.mark.parametrize("running", [True, False], ids=["running", "announced"])
+def test_g8_input_of_what_runs_on_was_kept_by_the_next_router_until_its_end(
+    running: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Uncounted, though a worker had it."""
+    first = Journaled.running()
+    if not running:
+        monkeypatch.setattr(first.router.announced, "grant", list)
+        first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
+    other = Followed(first)
+    monkeypatch.setattr(other.router.announced, "grant", list)
+    other.attach()
+    other.back(*[0] * running)
+    (execution,) = other.router.workforce.workers[WORKER].live.values()
+    assert (execution.sent_at, execution.body) == (0, None)
+
+
 def test_nothing_is_said_before_what_runs_is_merged():
     first = Journaled.running()
     other = Followed(first)

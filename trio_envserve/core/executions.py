@@ -467,7 +467,7 @@ class Dispatches:
         for execution in list(worker.live.values()):
             if execution.taken_back and execution.sent_at is None:
                 if execution.number in live:
-                    execution.sent_at = 0
+                    execution.sent_at, execution.body = 0, None
                 else:
                     self.end(execution)
                     over.append(execution)

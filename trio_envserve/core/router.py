@@ -340,6 +340,7 @@ class Router:
             self._limit(execution, work)
             if number in running:
                 execution.sent_at = 0
+                execution.body = None
             elif number >= given.next or number in missing:
                 self.dispatches.send(execution)
         self.dispatches.stop_unknown(worker, unknown, awake_s)
