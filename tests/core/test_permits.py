@@ -14,6 +14,7 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS
 from trio_envserve.core.messages import Claim, ClaimsEnded, Granted
 from trio_envserve.core.permits import SHOWN, PermitClaim, Permits
+from trio_envserve.core.pool import LifeInput
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import Tick, WorkerBack
 from trio_envserve.core.stats import describe
@@ -400,6 +401,21 @@ def test_a_next_router_learns_which_permits_are_held_before_it_grants_any():
     assert not pair.router.dispatches.permits.unstated
     pair.give_back(0)
     assert granted(pair) == [1]
+
+
+def test_a_worker_that_is_back_and_being_killed_kept_all_others_from_their_permits():
+    """What it holds is known by its first beat, though its end may take as long as a lease."""
+    pair = pair_of(2)
+    pair.claim(0, pair.runs[0])
+    with pair.losing(messages.Beat):
+        taken_over(pair)
+    life = pair.router.pool.lives[FIRST]
+    pair.router.pool.step(life, LifeInput.KILL, pair.router.awake_s, "it is too many")
+    assert life.leaving
+    assert pair.router.dispatches.permits.unstated
+    pair.beat()
+    assert not pair.router.dispatches.permits.unstated
+    assert pair.router.dispatches.permits.records()[0]["held"] == 1
 
 
 def test_a_claim_that_was_on_its_way_to_the_earlier_router_was_granted_again():

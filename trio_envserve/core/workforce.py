@@ -423,15 +423,16 @@ class Workforce:
         """Compare the dispatches of a worker with those that it was told.  After its first beat a
         worker of an earlier epoch has said all that this one must know."""
         worker = self.workers.get(life.id)
-        if worker is None or life.leaving:
+        if worker is None:
+            return []
+        unstated = self.dispatches.permits.unstated
+        is_first = worker in unstated
+        unstated.discard(worker)
+        if life.leaving:
             return []
         self.history.reported(life.id, beat.stats)
         live = Ranges.from_flat(beat.live)
-        over: list[Execution] = []
-        unstated = self.dispatches.permits.unstated
-        if worker in unstated:
-            unstated.remove(worker)
-            over = self.dispatches.settle(worker, live)
+        over = self.dispatches.settle(worker, live) if is_first else []
         is_possible = beat.epoch == worker.epoch and worker.heard <= beat.heard <= worker.told
         named = worker.named(beat.heard)
         if named != live or not is_possible:
