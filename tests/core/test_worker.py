@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
+from trio_envserve.core import worker as worker_core
 from trio_envserve.core.limits import ANNOUNCE_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import Dispatch
 from trio_envserve.core.terms import RequestId, Status, Verdict, whole
@@ -16,9 +17,11 @@ from trio_envserve.core.worker import (
     DELTAS_BYTES,
     NUMBERS_MOST,
     BeatDue,
+    BeginRun,
     ClaimMade,
     DeltaMade,
     EnvironmentReady,
+    Exit,
     NoteMade,
     OutcomeMade,
     OutcomeParked,
@@ -71,6 +74,26 @@ def test_g5_a_dispatch_for_another_incarnation_is_not_run():
     assert dispatch(core, 0, life=OTHER_LIFE) == []
     assert core.take(RouterMessage(())) == []
     assert (core.fenced, core.heard, core.running) == (2, 0, {})
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_g5_a_dispatch_that_came_twice_began_twice(is_over: bool):
+    core = running(0, 2)
+    if is_over:
+        core.take(OutcomeMade(2, Status.RESULT, b"", 1.0))
+    assert dispatch(core, 2) == [Exit()]
+    assert core.malformed == 1
+    assert [type(each) for each in dispatch(core, 1)] == [BeginRun]
+
+
+def test_g8_a_worker_remembers_so_many_gaps_between_its_dispatches(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(worker_core, "NUMBERS_MOST", 2)
+    core = running(0, 2, 4, 6)
+    assert core._seen.span_count() == 2
+    assert dispatch(core, 3) == [Exit()]
+    assert [type(each) for each in dispatch(core, 5)] == [BeginRun]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ carries them out.  Nothing else changes a worker.
 Messages between a worker and its router come in order, and none is lost or comes twice, so nothing
 is kept for being sent again.  Each beat names the dispatches that the worker has, and the number of
 the router's messages before it: the router compares that with what it has told (:mod:`.workforce`).
-A dispatch for another incarnation is not run (G5).
+A dispatch for another incarnation is not run, and the worker ends where a number comes twice (G5).
 
 Of an outcome above ``announce_bytes`` only the size is sent at first, until a
 :class:`~.messages.Fetch` asks for the outcome itself, or says that it is not wanted.  While
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, groupby, islice, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -369,6 +369,8 @@ class WorkerCore:
         """Number of messages of that router."""
         self._hello: tuple[Any, ...] = ()
         """All but the epoch of its hello; empty before that."""
+        self._seen = Ranges()
+        """Numbers of all dispatches; past a bound the oldest gaps between them are closed."""
         self.running: dict[int, tuple[RequestId, str]] = {}
         """Request and client of each running execution, by the number of its dispatch."""
         self.fenced = 0
@@ -596,11 +598,20 @@ class WorkerCore:
     def _dispatches(self, rows: Sequence[messages.Said]) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         for dispatch, body in rows:
-            effects += self._dispatch(dispatch, body)
+            began = self._dispatch(dispatch, body)
+            if not began:
+                self.malformed += 1
+                return [*effects, Exit()]
+            effects += began
+        while self._seen.span_count() > NUMBERS_MOST:
+            (_, start), (stop, _) = islice(self._seen.spans(), 2)
+            self._seen.add_span(start, stop)
         return effects
 
     def _dispatch(self, dispatch: Any, body: Any) -> list[WorkerEffect]:
         number = dispatch.number
+        if not self._seen.add(number):
+            return []
         request = RequestId(dispatch.session, dispatch.sequence)
         self.running[number] = (request, dispatch.client)
         saved = None
