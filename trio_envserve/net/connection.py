@@ -10,9 +10,10 @@ of ZMTP (:mod:`.zmtp.hub`) are such ends.
 
 A peer that does not read must cost a bounded amount of memory and delay nobody else.  So
 each peer has a queue of its own (:class:`ConnectionOutbox`), bounded in messages and in bytes.
-At a bound a message is refused, and the protocol of the sender repairs the loss.  A message is
-framed when few bytes wait to be written.  Framed bytes belong to the connection and are lost
-with it.  Large frames are received into their own buffer and written without a copy.
+At a bound a message is refused: the protocol of clients and servers repairs the loss.  The queue of
+a stream has no bound, and who owns an end sees to what waits.  A message is framed when few bytes
+wait to be written.  Framed bytes belong to the connection and are lost with it.  Large frames are
+received into their own buffer and written without a copy.
 """
 
 from __future__ import annotations

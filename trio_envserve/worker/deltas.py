@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 The environment's code is never slowed, so it may say more than the loop takes.  Deltas that wait
 for the loop are therefore bounded, for all executions of a worker together, by the most that the
-core would send before the router's next statement.  Deltas past that bound are dropped and only
-counted; the next delta of the execution has their count.
+core would send between two beats.  Deltas past that bound are dropped and only counted; the next
+delta of the execution has their count.
 
 The loop takes no lock here; the lock is for threads among themselves.
 
