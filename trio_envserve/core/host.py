@@ -61,6 +61,8 @@ class FromHost(NamedTuple):
     """Send these frames over the newest connection."""
 
     frames: tuple[Body, ...]
+    is_delta: bool = False
+    """Whether it is dropped where much waits already: the lease hangs on what comes behind."""
 
 
 class StartWorker(NamedTuple):
@@ -185,6 +187,8 @@ _TOLD = _first_bytes(
 """First bytes of the messages by which a host learns what a worker is and runs."""
 _PASSING = _first_bytes([messages.WorkerDelta, messages.WorkerNotes])
 """First bytes of workers' messages that are not kept: the next one, or the outcome, says more."""
+_DELTA = messages.KINDS[messages.WorkerDelta]
+"""First byte of workers' deltas."""
 _BEAT = messages.KINDS[messages.Beat]
 """First byte of workers' beats, which come in their order or not at all."""
 
@@ -452,7 +456,9 @@ class Host:
         """Send an item without a number, which may be lost."""
         if self._connected:
             self.flush()  # so that it overtakes no earlier item
-            self.out.append(FromHost(to_frames(self.lease.membership, 0, [item])))
+            header = item.frames[len(item.frames) // 2]
+            is_delta = item.kind is ItemKind.MESSAGE and _kind(header) == _DELTA
+            self.out.append(FromHost(to_frames(self.lease.membership, 0, [item]), is_delta))
 
     def flush(self) -> None:
         """Send the items that were not sent yet."""

@@ -34,6 +34,7 @@ from ..core.host import (
     TellWorker,
 )
 from ..core.host_messages import UNFIT, VERSION
+from ..core.limits import MIB
 from ..core.router_effects import AskWorker, Spawn
 from ..net import (
     ConnectionEvent,
@@ -56,6 +57,8 @@ HELLO_S = 2.0
 LEAVE_S = 1.0
 """Longest time for the goodbye to the router to be sent."""
 
+DELTAS_BACKLOG_BYTES = MIB
+"""Most bytes that wait for the uplink when a delta is sent."""
 _TROUBLE = {
     ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
     ConnectionEvent.REFUSED: "nothing listens at {} (is the router started, with --hosts-bind?)",
@@ -301,6 +304,8 @@ class JoinedHost:
             out, self._core.out = self._core.out, []
             for effect in out:
                 match effect:
+                    case FromHost(is_delta=True) if self._has_backlog():
+                        pass  # the outcome has the whole text
                     case FromHost():
                         # A message that cannot be sent is repaired by the next beat.
                         self._socket.send_nowait(effect.frames)
@@ -329,6 +334,11 @@ class JoinedHost:
                     case Say():
                         _log.log(_LEVELS[effect.level.upper()], "%s", effect.text)
         self._changed.unpark_all()
+
+    def _has_backlog(self) -> bool:
+        """Whether so much waits for the uplink that deltas would hold the beats up."""
+        assert self._socket is not None
+        return self._socket.statistics().backlog_bytes > DELTAS_BACKLOG_BYTES
 
     def _set_deadline(self, boot_s: float | None) -> None:
         self._deadline_s = boot_s
