@@ -1305,6 +1305,9 @@ class SimServer(SimProcess):
         facts = back.incarnation, bool(back.hello), declared
         self.world.happened("back", name, "", self.name, *facts)
         self.world.happened("spawned", self.name, "", name, back.slot, back.incarnation)
+        if back.is_to_end:  # its host was told so as it came back
+            why = self.router.pool.lives[back.worker].why
+            self.world.happened("kills", self.name, "", name, why)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life, through the worker's own pipe."""
