@@ -177,6 +177,11 @@ def test_g1_a_worker_that_lives_while_its_server_is_said_to_be_dead_is_found():
     assert judged(epoch, (1.9, "back", WORKER, ("server1",)), dead) == []
 
 
+def test_caller_who_asks_for_what_a_closing_server_has_just_cancelled_is_told_so():
+    """The model knew only that it had ended."""
+    assert Protocol(hosts=True, resources=True).run(4200254).violations == ()
+
+
 @pytest.mark.parametrize(
     ("before", "declared"), [([], True), ([None], None)], ids=["alone", "behind garbage"]
 )

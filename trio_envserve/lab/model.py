@@ -907,7 +907,8 @@ class RouterModel(Judge):
             case ("late", started):
                 return what[0] == "error" and what[1] in LATE[started]
             case ("unknown",):
-                return what[0] == "error" and what[1] in OWN
+                by_itself = what[0] == "error" and what[1] in OWN
+                return by_itself or (self.closing and what == ("cancelled", True))
         return due == what
 
     def _is_lost_now(self, work: ModelWork) -> bool:
