@@ -11,6 +11,7 @@ from trio_envserve.core.router_inputs import CloseAsked, Restored, Tick, WorkerB
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import RouterMessage
+from trio_envserve.lab.mutants import find
 
 from .helpers import FIRST, OTHER, Pair, identifier
 from .keyed import Journaled, fail
@@ -57,6 +58,12 @@ def test_g13_outcome_waits_until_the_end_of_a_resource_is_answered():
     assert not worker.running
     assert pair.result(0) == b"outcome"
     assert counts(pair) == (0, 0, 0, 1)
+
+
+def test_g13_outcome_that_overtakes_the_end_of_a_resource_is_seen():
+    mutant = find("an-outcome-overtakes-the-end-of-a-resource")
+    with mutant.applied(), pytest.raises(AssertionError):
+        test_g13_outcome_waits_until_the_end_of_a_resource_is_answered()
 
 
 def test_what_an_execution_has_left_is_given_to_a_worker():

@@ -112,6 +112,14 @@ def beside_tests(family: str) -> dict[str, Callable[[Any], None]]:
     return {each.__name__.replace("_", "-"): each for each in mutants}
 
 
+SEEN_BY = {
+    "an-outcome-overtakes-the-end-of-a-resource": (
+        "core/test_scope_links.py::test_g13_outcome_that_overtakes_the_end_of_a_resource_is_seen",
+    )
+}
+"""By mutant: the tests that are named for it."""
+
+
 def registered_rows() -> Iterator[Row]:
     """The mutants of the simulator, those of hosts as a family of their own."""
     from tests.core.test_router_grouping_mutants import HISTORIES
@@ -119,7 +127,9 @@ def registered_rows() -> Iterator[Row]:
 
     law = "core/test_router_grouping_mutants.py::test_the_law_catches[{}]"
     for mutant in MUTANTS:
-        tests = (law.format(mutant.name),) if mutant.name in HISTORIES else ()
+        tests = (
+            (law.format(mutant.name),) if mutant.name in HISTORIES else SEEN_BY.get(mutant.name, ())
+        )
         family = "leases" if mutant in LEASES.mutants else "simulator"
         yield Row(mutant.name, family, mutant.guarantees, tests)
 
