@@ -34,6 +34,7 @@ class Host {
   #wire;
   #epoch = Buffer.alloc(0); // of another server that has taken this worker over
   #heard = 0; // messages of that server
+  #sent = 0; // messages to it, but for beats
   #malformed = 0;
   #running = new Map(); // number -> AbortController
   #held = new Map(); // number -> announced outcome
@@ -64,7 +65,12 @@ class Host {
   }
 
   #say(...header) {
-    this.link.send(this.#incarnation, encode(header));
+    this.#send(this.#incarnation, encode(header));
+  }
+
+  #send(...frames) {
+    this.#sent += 1;
+    this.link.send(...frames);
   }
 
   async #start(incarnation, [kind], told) {
@@ -91,16 +97,17 @@ class Host {
     this.#say(HELLO, VERSION, process.pid, name, !!rerun, most, this.#epoch);
   }
 
-  // What is live here, after so many messages of the server: it knows what that must be.
+  // What is live here, after so many messages both ways: the server knows what that must be.
   #beat() {
     const live = toSpans([...this.#running.keys(), ...this.#held.keys()]);
-    this.#say(BEAT, this.#epoch, this.#heard, live, { malformed: this.#malformed });
+    const beat = [BEAT, this.#epoch, this.#heard, this.#sent, live, { malformed: this.#malformed }];
+    this.link.send(this.#incarnation, encode(beat));
   }
 
   // Another server goes on with this worker: it is told what the one before may not have known.
   #goOver(epoch) {
     this.#epoch = Buffer.from(epoch);
-    this.#heard = 0;
+    this.#heard = this.#sent = 0;
     this.#hello();
     for (const { announcement } of this.#held.values()) this.#say(...announcement);
     this.#beat();
@@ -173,7 +180,7 @@ class Host {
     const header = encode([OUTCOME, null, session, sequence, number, status, durationS]);
     const frames = [this.#incarnation, Buffer.from(client), header, payload];
     if (payload.length <= this.#limits.announce_bytes) {
-      this.link.send(...frames);
+      this.#send(...frames);
       return;
     }
     const announcement = [ANNOUNCED, session, sequence, number, payload.length];
@@ -188,7 +195,7 @@ class Host {
   #fetch(numbers, unwanted) {
     for (const number of numbers) {
       const held = this.#held.get(number);
-      if (held) this.link.send(...held.frames);
+      if (held) this.#send(...held.frames);
       this.#held.delete(number);
     }
     for (const number of unwanted) this.#held.delete(number);

@@ -50,7 +50,7 @@ TERMS = LeaseTerms(fence_s=20.0)
 EPOCH = b"e" * 16
 SERVES = {"environment": "arithmetic"}
 HELLO = encode_worker(WorkerHello(2, 7, "arithmetic", False, 256))
-BEAT = encode_worker(Beat(b"", 1, [], {}))
+BEAT = encode_worker(Beat(b"", 1, 0, [], {}))
 
 
 def about(given: Any) -> bytes:

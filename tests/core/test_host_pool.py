@@ -36,7 +36,7 @@ from trio_envserve.core.journal import Closed, Journal, Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.messages import Beat
+from trio_envserve.core.messages import Beat, Stop
 from trio_envserve.core.pool import Elastic, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
@@ -500,8 +500,8 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     link = joined()
     membership, incarnation = link.host.lease.membership, link.alive[b"w0-1"]
     host, body = link.hosts.hosts[membership], bytes(KEPT_BYTES)
-    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, [], {}), body))
-    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, 0, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(b"", 1, 0, [], {}), body))
     link.hosts.turn_over()
     link.take(link.hosts.tick(link.now_s))
     assert host.state == "quiet"
@@ -512,6 +512,21 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     beat = HostBeat(membership, 1000, 1, EPOCH, 0, host.outbox._have, False, {})
     with pytest.raises(ProtocolError, match="has not read"):
         said(link, beat, b"r")
+
+
+def test_a_message_is_under_way_until_its_host_says_that_it_has_come():
+    link = joined()
+    life = link.pool.lives[b"w0-1"]
+    link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], Stop([0, 1])))
+    link.hosts.turn_over()
+    host = link.hosts.hosts[link.host.lease.membership]
+    host.refresh(link.pool, has_lease=True)
+    assert life.under_way
+    link.settle()
+    link.host.beat(link.now_s)
+    link.settle()
+    host.refresh(link.pool, has_lease=True)
+    assert not life.under_way
 
 
 def test_a_host_of_another_version_with_a_name_of_another_kind_is_refused():
@@ -906,7 +921,7 @@ def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():
 
 def test_what_is_no_hello_makes_no_worker():
     other = Followed(Journaled.running(), [])
-    other.back(hello=messages.encode(messages.Beat(b"", 1, [], {})))
+    other.back(hello=messages.encode(messages.Beat(b"", 1, 0, [], {})))
     assert WORKER not in other.router.workforce.workers
 
 
@@ -964,7 +979,7 @@ def test_g5_only_outcomes_count_of_what_was_said_to_the_router_before():
     (execution,) = other.router.workforce.workers[WORKER].live.values()
     ids = execution.session.id, execution.sequence, 0
     for message, *body in (
-        (messages.Beat(b"", 0, [], {}),), (messages.Claim(0, 0, "a", 1, None),),
+        (messages.Beat(b"", 0, 0, [], {}),), (messages.Claim(0, 0, "a", 1, None),),
         (messages.WorkerNotes([0, 1], [b"\xa0"]),), (messages.WorkerSave(*ids, 1), b"state"),
         (messages.Announced(*ids, 10),), (messages.WorkerHello(2, 7, "env", False, 256, BEFORE),),
     ):  # fmt: skip

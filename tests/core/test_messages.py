@@ -328,7 +328,7 @@ def test_a_tag_is_refused(tag: int):
 
 
 def test_a_large_integer_in_a_record_is_no_tag_to_refuse():
-    beat = messages.Beat(b"", 1, [], {"bytes": 2**70, "less": -(2**70)})
+    beat = messages.Beat(b"", 1, 0, [], {"bytes": 2**70, "less": -(2**70)})
     assert decode(messages.encode(beat)) == beat
 
 

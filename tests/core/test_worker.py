@@ -122,16 +122,16 @@ def test_an_outcome_has_exactly_five_frames_with_the_workers_id():
         core.take(OutcomeMade(0, *ENDS))
 
 
-def test_g1_a_beat_names_what_is_live_and_counts_the_messages_before_it():
+def test_g1_a_beat_names_what_is_live_and_counts_the_messages_of_both_before_it():
     core = worker()
-    assert beat(core) == messages.Beat(b"", 0, [], {})
+    assert beat(core) == messages.Beat(b"", 0, 0, [], {})
     dispatch(core, 0), dispatch(core, 2)
     hear(core, messages.Stop([0, 1]))
     dispatch(core, 3, life=OTHER_LIFE)
-    assert beat(core) == messages.Beat(b"", 3, [0, 1, 2, 3], {})
+    assert beat(core) == messages.Beat(b"", 3, 0, [0, 1, 2, 3], {})
     core.take(OutcomeMade(0, *ENDS))
     core.take(OutcomeMade(2, *LARGE))
-    assert beat(core) == messages.Beat(b"", 3, [2, 3], {})
+    assert beat(core) == messages.Beat(b"", 3, 2, [2, 3], {})
 
 
 def test_what_was_cancelled_before_its_code_began_did_not_run():
@@ -167,10 +167,10 @@ def test_another_router_is_told_once_what_the_one_before_may_not_have_known():
         made,
         made._replace(claim=1, held=1),
         messages.ResourceIntended(1, 5, "kind", "module:destroy"),
-        messages.Beat(OTHER_LIFE, 0, [0, 2], {}),
+        messages.Beat(OTHER_LIFE, 0, 6, [0, 2], {}),
     ]
     hear(core, messages.Stop([1, 2]))
-    assert beat(core) == messages.Beat(OTHER_LIFE, 1, [0, 2], {})
+    assert beat(core) == messages.Beat(OTHER_LIFE, 1, 6, [0, 2], {})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_g8_a_large_outcome_is_announced_and_sent_when_it_is_asked_for_once():
 def test_g7_an_announced_outcome_that_nobody_wants_is_dropped():
     core = announcing()
     assert fetch(core, [1, 2], [0, 1]) == []
-    assert beat(core) == messages.Beat(b"", 2, [], {})
+    assert beat(core) == messages.Beat(b"", 2, 1, [], {})
     assert fetch(core, [0, 1], []) == []
 
 
@@ -302,7 +302,7 @@ def test_what_is_said_of_one_client_shares_batches_and_keeps_its_order():
         said = messages.WorkerOutcome(b"s" * 16, number, number, 0, None)
         return ToRouter(LIFE, said, b"%d" % number, client)
 
-    beat = ToRouter(LIFE, messages.Beat(b"", 1, [], {}))
+    beat = ToRouter(LIFE, messages.Beat(b"", 1, 0, [], {}))
     said = [outcome(0, "a"), outcome(1, "a"), beat, outcome(2, "a"), outcome(3, "b")]
     frames = list(frames_to_router(said))
     assert [each[:-2] for each in frames if len(each) == 4] == [

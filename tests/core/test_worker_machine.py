@@ -39,6 +39,8 @@ class WorkerMachine(RuleBasedStateMachine):
         self.epoch = b""
         self.told = 0
         """Messages of this router."""
+        self.sent = 1
+        """Messages to it, from the hello on."""
         self.hellos = 0
         self.running: set[int] = set()
         self.cancelled: set[int] = set()
@@ -73,6 +75,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def from_worker(self, frames):
         assert frames[0] == MINE
         message = messages.decode(frames[len(frames) // 2], most_bytes=1 << 16)
+        self.sent += not isinstance(message, messages.UNCOUNTED)
         match message:
             case messages.WorkerOutcome(number=number):
                 assert number not in self.outcomes, "an outcome is sent twice"
@@ -84,10 +87,11 @@ class WorkerMachine(RuleBasedStateMachine):
                 self.held.add(number)
             case messages.WorkerHello():
                 self.hellos += 1
+                self.sent = 1
                 assert message.epoch == self.epoch
             case messages.Beat():
                 live = Ranges(sorted(self.running | self.held)).flat()
-                assert message == messages.Beat(self.epoch, self.told, live, {})
+                assert message == messages.Beat(self.epoch, self.told, self.sent, live, {})
 
     # -- the router ---------------------------------------------------------------
 

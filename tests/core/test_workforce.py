@@ -26,7 +26,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed
-from trio_envserve.core.workforce import DIFFERENCE_BYTES, DIFFERS
+from trio_envserve.core.workforce import DIFFERENCE_BYTES, DIFFERS, UNREAD_BEATS
 
 from .helpers import Pair, identifier, kinds
 
@@ -43,7 +43,7 @@ def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.WorkerHello(2, 1, "other", True, 256), messages.Beat(b"", 1, [], {"a": 1}),
+        messages.WorkerHello(2, 1, "other", True, 256), messages.Beat(b"", 1, 0, [], {"a": 1}),
         messages.WorkerBroken({"message": "x"}),
         messages.WorkerOutcome(identifier(1), 0, 0, 0, 1.0),
     ],
@@ -76,7 +76,7 @@ def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
 def test_an_outcome_before_any_hello_is_fenced():
     pair = Pair(hello=False)
     pair.from_worker(messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
-    pair.from_worker(messages.Beat(b"", 1, [], {}))
+    pair.from_worker(messages.Beat(b"", 1, 0, [], {}))
     pair.from_worker(messages.Announced(identifier(1), 0, 0, 10))
     assert pair.router.workforce.fenced == 2
     assert not pair.router.workforce.workers
@@ -117,7 +117,7 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
 def junk(pair: Pair) -> dict[str, tuple[bytes, ...]]:
     """What is no message, under a worker's name, by what is wrong with it."""
     life, outcome = pair.workers[WORKER].incarnation, messages.encode(worker_outcome(pair))
-    beat = messages.encode(messages.Beat(b"", 1, [], {}))
+    beat = messages.encode(messages.Beat(b"", 1, 0, [], {}))
 
     def of(**changed: Any) -> tuple[bytes, ...]:
         return (WORKER, life, b"c", messages.encode(worker_outcome(pair, **changed)), b"p")
@@ -202,7 +202,7 @@ def heartbeats(pair: Pair, seconds: float, *, lag_s: float = 0.0) -> None:
 
 
 def under_another_name(pair: Pair) -> tuple[bytes, ...]:
-    return (WORKER, identifier(99), messages.encode(messages.Beat(b"", 1, [], {})))
+    return (WORKER, identifier(99), messages.encode(messages.Beat(b"", 1, 0, [], {})))
 
 
 @pytest.mark.parametrize("speaks", [True, False])
@@ -267,7 +267,7 @@ spoilt = st.builds(
         lambda whole: whole[: at % len(whole)] + bytes([bits]) + whole[at % len(whole) + 1 :]
     )(messages.encode(message)),
     st.sampled_from([
-        messages.Beat(b"", 1, [0, 1], {"running": 1}),
+        messages.Beat(b"", 1, 1, [0, 1], {"running": 1}),
         messages.WorkerHello(2, 1, "env", False, 256), messages.Announced(identifier(1), 0, 0, 5),
         WorkerOutcome(identifier(1), 0, 0, 0, 1.0), messages.WorkerNotes([0, 1], [b"\xa0"]),
     ]),
@@ -303,14 +303,25 @@ def test_g9_no_junk_of_a_worker_leaves_a_call_waiting(said: list[list[bytes]]):
 @pytest.mark.parametrize(
     "beat",
     [
-        messages.Beat(b"", 1, [], {}),  # a dispatch is lost
-        messages.Beat(b"", 1, [0, 2], {}),  # one that was never sent runs
-        messages.Beat(b"", 0, [0, 1], {}),  # or one that has not arrived
-        messages.Beat(b"", 2, [0, 1], {}),  # more was heard than said
-        messages.Beat(b"e" * 16, 1, [0, 1], {}),  # from another router
-        messages.Beat(b"", 1, [0, 2**62], {}),
+        messages.Beat(b"", 1, 1, [], {}),  # a dispatch is lost
+        messages.Beat(b"", 1, 1, [0, 2], {}),  # one that was never sent runs
+        messages.Beat(b"", 0, 1, [0, 1], {}),  # or one that has not arrived
+        messages.Beat(b"", 2, 1, [0, 1], {}),  # more was heard than said
+        messages.Beat(b"", 1, 2, [0, 1], {}),  # something was said, and has not come
+        messages.Beat(b"", 1, 0, [0, 1], {}),  # or has come, and was not said
+        messages.Beat(b"e" * 16, 1, 1, [0, 1], {}),  # from another router
+        messages.Beat(b"", 1, 1, [0, 2**62], {}),
     ],
-    ids=["lost", "unknown", "early", "too many", "another router", "hostile"],
+    ids=[
+        "lost",
+        "unknown",
+        "early",
+        "too many",
+        "unheard",
+        "unsaid",
+        "another router",
+        "hostile",
+    ],
 )
 def test_g1_a_worker_whose_beat_differs_is_killed(beat: messages.Beat):
     pair = Pair.asked()
@@ -323,7 +334,7 @@ def test_g1_a_worker_whose_beat_differs_is_killed(beat: messages.Beat):
     assert len(kill.why) <= DIFFERENCE_BYTES
     assert pair.router.stats()["differences"] == 1
     [report] = [each.text for each in pair.reports if DIFFERS in each.text]
-    assert "it should have Ranges" in report
+    assert "and should have Ranges" in report
     pair.from_worker(beat)
     assert pair.router.stats()["differences"] == 1, "it is about to die"
     assert pair.answers == []  # a kill is no proof (G1)
@@ -343,11 +354,27 @@ def test_g1_a_beat_that_crosses_a_dispatch_and_an_outcome_does_not_differ():
     assert pair.kills == []
 
 
+def test_g9_a_message_that_never_arrives_ends_its_worker():
+    """The last one: no later one shows that it is missing."""
+    pair = Pair.asked()
+    silent = messages.Beat(b"", 0, 1, [], {})
+    for _ in range(UNREAD_BEATS - 1):
+        pair.from_worker(silent)
+    assert pair.kills == []
+    pair.router.pool.lives[WORKER].under_way = True
+    pair.from_worker(silent)
+    pair.router.pool.lives[WORKER].under_way = False
+    for _ in range(UNREAD_BEATS):
+        assert pair.kills == []
+        pair.from_worker(silent)
+    assert "0 of 1 messages have come there" in pair.kills[0].why
+
+
 def test_g1_a_beat_that_hears_less_than_the_one_before_differs():
     pair = Pair.asked()
     pair.beat()
     pair.end()
-    pair.from_worker(messages.Beat(b"", 0, [], {}))
+    pair.from_worker(messages.Beat(b"", 0, 2, [], {}))
     assert len(pair.kills) == 1
 
 

@@ -53,7 +53,7 @@ def test_only_what_is_about_the_request_is_drawn():
         TraceLine(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
         TraceLine(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
         TraceLine(1.5, WORKER, "runs c0:1 (return) as 7"),
-        TraceLine(1.6, WORKER, "->", of_worker(messages.Beat(b"", 2, [6, 8], {}))),
+        TraceLine(1.6, WORKER, "->", of_worker(messages.Beat(b"", 2, 0, [6, 8], {}))),
         TraceLine(1.7, "c0", "->", (messages.encode(messages.Sync(SESSION, ID, 1, 1, 5, [4, 5])),)),
         TraceLine(1.9, "c0", "->", (messages.encode(messages.Cancel(OTHER, 4)),)),
         TraceLine(2.0, "fault", "worker link broken, for which its worker is killed: server0/w0-1"),

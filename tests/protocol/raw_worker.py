@@ -117,12 +117,16 @@ class RawWorker:
         if not self.told["args"].get("silent"):
             heartbeat_s = self.told["limits"]["heartbeat_s"]
             threading.Thread(target=live, args=(signs, heartbeat_s), daemon=True).start()
-        self.epoch, self.heard = b"", 0
+        self.epoch, self.heard, self.sent = b"", 0, 0
         self.held = {}
         """Frames and announcement of each announced outcome."""
 
     def say(self, *header):
-        self.link.send(self.incarnation, cbor2.dumps(header))
+        self.send(self.incarnation, cbor2.dumps(header))
+
+    def send(self, *frames):
+        self.sent += 1
+        self.link.send(*frames)
 
     def run(self):
         if self.told["args"].get("broken"):
@@ -146,7 +150,8 @@ class RawWorker:
         self.say(HELLO, 2, os.getpid(), "raw", False, capacity, self.epoch)
 
     def beat(self):
-        self.say(BEAT, self.epoch, self.heard, spans(self.held), {})
+        beat = [BEAT, self.epoch, self.heard, self.sent, spans(self.held), {}]
+        self.link.send(self.incarnation, cbor2.dumps(beat))
 
     def take(self, header, *body):
         kind, *fields = cbor2.loads(header)
@@ -161,7 +166,7 @@ class RawWorker:
             return
         self.heard += 1
         if kind == CHANGED:
-            self.epoch, self.heard = fields[0], 0
+            self.epoch, self.heard, self.sent = fields[0], 0, 0
             self.hello()
             for _, announcement in self.held.values():
                 self.say(*announcement)
@@ -185,7 +190,7 @@ class RawWorker:
             case {"do": "send signs", "line": str(line)}:
                 os.write(int(os.environ["TRIO_ENVSERVE_SIGNS_FD"]), line.encode())
             case {"do": "speak as", "incarnation": bytes(other)}:
-                self.link.send(other, cbor2.dumps([BEAT, b"", 0, [], {"forged": 1}]))
+                self.link.send(other, cbor2.dumps([BEAT, b"", 0, 0, [], {"forged": 1}]))
             case {"do": "tell"}:
                 asked = {
                     "worker": self.worker, "environment": self.told["environment"],
@@ -206,11 +211,11 @@ class RawWorker:
             self.held[number] = frames, announcement
             self.say(*announcement)
         else:
-            self.link.send(*frames)
+            self.send(*frames)
 
     def fetch(self, wanted, unwanted):
         for number in wanted & set(self.held):
-            self.link.send(*self.held.pop(number)[0])
+            self.send(*self.held.pop(number)[0])
         for number in unwanted & set(self.held):
             del self.held[number]
 

@@ -13,7 +13,7 @@ def forged(incarnation, session, number=0):
     """What a worker would say: a hello, a beat and an outcome."""
     said: list[messages.Message] = [
         messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True, 256),
-        messages.Beat(b"", 1, [0, 1], {}),
+        messages.Beat(b"", 1, 0, [0, 1], {}),
         messages.WorkerOutcome(session, 0, number, 0, 0.1),
     ]
     frames = [[incarnation, messages.encode(message)] for message in said]

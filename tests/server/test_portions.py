@@ -48,7 +48,7 @@ def test_the_rows_of_a_workers_batches_count():
     (frames,) = messages.in_batches([(outcome._replace(number=n), b"") for n in range(40)])
     batch: list[list[Frame]] = [[b"w0-1", bytes(16), b"client", *frames]] * 3
     assert [len(portion) for portion in portions(batch, 1, of_worker)] == [1, 1, 1]
-    beat: list[Frame] = [b"w0-1", bytes(16), messages.encode(messages.Beat(b"", 1, [], {}))]
+    beat: list[Frame] = [b"w0-1", bytes(16), messages.encode(messages.Beat(b"", 1, 0, [], {}))]
     assert of_worker(beat) == beat[2]
     assert of_client([b"no frames"]) == b""
 

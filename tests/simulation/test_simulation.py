@@ -238,7 +238,8 @@ def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"another incarnation", "nothing"}))
 @given(
     st.sampled_from([
-        messages.Beat(b"", 1, [0, 1], {"running": 1}), messages.WorkerHello(2, 1, "env", False, 9),
+        messages.Beat(b"", 1, 0, [0, 1], {"running": 1}),
+        messages.WorkerHello(2, 1, "env", False, 9),
         messages.Announced(bytes(16), 0, 0, 5), messages.WorkerOutcome(bytes(16), 0, 0, 0, 1.0),
     ]),
     st.integers(),

@@ -208,6 +208,12 @@ class Worker:
     """Number of messages to it, since it was told of this router."""
     heard: int = 0
     """Number of those that had arrived at its last beat."""
+    unread: int = 0
+    """Number of its last beats at which the next one of those had not arrived, though it was not
+    under way to its host."""
+    said: int = 0
+    """Number of messages from it to this router, but for those of
+    :data:`~.messages.UNCOUNTED`."""
     dropped: dict[int, int] = dataclasses.field(default_factory=dict)
     """Dispatches whose announced outcomes it is to drop: each with the number of the message that
     says so, until a beat shows that this has arrived."""

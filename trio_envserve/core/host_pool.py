@@ -235,7 +235,8 @@ class RemoteHost:
         if self.part is not None:
             self.part.held = not self.fresh
         for worker in self.workers:
-            pool.lives[worker].held = not self.fresh
+            life = pool.lives[worker]
+            life.held, life.under_way = not self.fresh, bool(self.outbox)
 
     # -- the link ---------------------------------------------------------------
 

@@ -61,6 +61,7 @@ from .fields import Field, fields_of, is_uint
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
 from .terms import Body, SentBody, Status
 from .worker_messages import (
+    UNCOUNTED,
     UNLOADABLE,
     Announced,
     Beat,
@@ -88,7 +89,7 @@ from .worker_messages import (
 
 __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
-    "MESSAGES", "UNLOADABLE", "Announced", "Beat", "Cancel",
+    "MESSAGES", "UNCOUNTED", "UNLOADABLE", "Announced", "Beat", "Cancel",
     "Cancelled", "Claim", "ClaimsEnded", "Clean", "Delta", "Dispatch", "Error",
     "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
     "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "ResourceAnswer",

@@ -123,6 +123,8 @@ class Life:
     blocked: bool = False
     held: bool = False
     """Whether it gets no new work because its host is not known to hold its lease."""
+    under_way: bool = False
+    """Whether messages to it may be under way to its host."""
     held_s: float = -math.inf
     """Last moment at which it was held: earlier silence does not count against it, since its
     host's messages may not have come through."""

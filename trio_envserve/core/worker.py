@@ -367,6 +367,8 @@ class WorkerCore:
         """Router that has taken it over; empty: it has the one by which it was started."""
         self.heard = 0
         """Number of messages of that router."""
+        self.sent = 0
+        """Number of messages to that router, but for those of :data:`~.messages.UNCOUNTED`."""
         self._hello: tuple[Any, ...] = ()
         """All but the epoch of its hello; empty before that."""
         self._seen = Ranges()
@@ -396,7 +398,11 @@ class WorkerCore:
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
         """Take in an input; returns the effects in order."""
-        return _INPUTS[type(given)](self, given)
+        effects = _INPUTS[type(given)](self, given)
+        for each in effects:
+            if type(each) is ToRouter and not isinstance(each.message, messages.UNCOUNTED):
+                self.sent += 1
+        return effects
 
     # -- inputs ---------------------------------------------------------------
 
@@ -645,20 +651,23 @@ class WorkerCore:
         """Tell another router all that the one before may not have known."""
         if not self._hello:
             raise ProtocolError("another router before the hello")
-        self.epoch, self.heard = epoch, 0
+        self.epoch, self.heard, self.sent = epoch, 0, 0
         effects: list[WorkerEffect] = [self._say_hello()]
         effects += (held.announcement for held in self._held.values())
         effects += (last.message for last in self._saves.values() if last.message is not None)
         effects += map(self._send, self._claims.again())
         effects += map(self._send, self._resources.again())
-        return [*effects, self._beat()]
+        return [*effects, self._beat(len(effects))]
 
     def _say_hello(self) -> ToRouter:
         return self._send(messages.WorkerHello._make((*self._hello, self.epoch)))
 
-    def _beat(self) -> ToRouter:
+    def _beat(self, before: int = 0) -> ToRouter:
+        """A beat behind so many messages that are not counted yet."""
         live = Ranges(sorted([*self.running, *self._held])).flat()
-        return self._send(messages.Beat(self.epoch, self.heard, live, self._stats))
+        return self._send(
+            messages.Beat(self.epoch, self.heard, self.sent + before, live, self._stats)
+        )
 
     def _send(self, message: messages.Message) -> ToRouter:
         return ToRouter(self.incarnation, message)

@@ -53,13 +53,15 @@ class WorkerBroken(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello, and ``heard`` the
-    number of the router's messages that have arrived since then.  ``live`` are the numbers of the
-    dispatches that run here, or whose outcomes are announced and were not sent.  A router that
-    finds another one than it has told ends the worker."""
+    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello.  ``heard`` is the
+    number of the router's messages that have arrived since then, and ``sent`` that of the worker's
+    own, from that hello on, but for beats and those that a host may lose.  ``live`` are the numbers
+    of the dispatches that run here, or whose outcomes are announced and were not sent.  A router
+    that knows it otherwise ends the worker."""
 
     epoch: Bytes
     heard: Uint
+    sent: Uint
     live: Spans
     stats: Record
 
@@ -156,6 +158,10 @@ class ResourceStated(NamedTuple):
     handle: Bytes
     why: Text
     turn: Count = None
+
+
+UNCOUNTED = Beat, WorkerDelta, WorkerNotes
+"""Messages that ``sent`` of a :class:`Beat` does not count: each in its place is needless."""
 
 
 # -- router to worker ---------------------------------------------------------

@@ -8,8 +8,8 @@ this server gave to that worker (G5): every other message is counted and ignored
 
 Nothing is lost between a router and its worker, so nothing is sent twice.  Each
 :class:`~.messages.Beat` of a worker names the dispatches that it has, at a point that both sides
-know: after so many messages of the router, and before all that the worker says later.  If these are
-not what the router has told, one of the two is wrong: then the worker is killed, and its executions
+know: after so many messages of the router, and after so many of the worker.  If these are
+not what the router knows, one of the two is wrong: then the worker is killed, and its executions
 end with that (G1).
 
 A worker that an earlier router has started is told that by a :class:`~.messages.RouterChanged`.
@@ -32,6 +32,7 @@ from .errors import ProtocolError
 from .executions import Dispatches, Execution, Site, Worker
 from .limits import CAPACITY, ServerLimits
 from .messages import (
+    UNCOUNTED,
     Announced,
     Beat,
     Claim,
@@ -247,6 +248,9 @@ def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
 
 DIFFERS = "it and this server disagree about its dispatches"
 """Beginning of the reason for which a worker is killed whose beat differs."""
+UNREAD_BEATS = 60
+"""So many beats in a row without a further message of the router show that the next one is lost:
+a loop that beats reads, too."""
 DIFFERENCE_BYTES = 1024
 """Most bytes of the text of a difference; a longer one is cut."""
 ENVIRONMENT_BYTES = 256
@@ -333,6 +337,9 @@ class Workforce:
         batch = frames[2:] if len(frames) == 3 else frames[3:]
         rows = messages.read(batch, most_bytes=self.header_bytes)
         message, body = rows[0]
+        worker = self.workers.get(life.id)
+        if worker is not None and not isinstance(message, UNCOUNTED):
+            worker.said += len(rows)
         match message:
             case WorkerOutcome():
                 return self._outcomes(life, rows, now_s)
@@ -366,9 +373,10 @@ class Workforce:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self.workers.get(life.id)
         if worker is not None:
-            worker.is_back = worker.is_back or hello.epoch == worker.epoch
+            if not worker.is_back and hello.epoch == worker.epoch:
+                worker.is_back, worker.said = True, 1
         elif life.phase is Phase.READY:
-            self._enlist(life, hello, now_s)
+            self._enlist(life, hello, now_s).said = 1
 
     def _is_back(self, life: Life) -> bool:
         """Whether what a worker says is for this router."""
@@ -433,13 +441,18 @@ class Workforce:
         self.history.reported(life.id, beat.stats)
         live = Ranges.from_flat(beat.live)
         over = self.dispatches.settle(worker, live) if is_first else []
-        is_possible = beat.epoch == worker.epoch and worker.heard <= beat.heard <= worker.told
+        is_possible = (
+            beat.epoch == worker.epoch and beat.sent == worker.said
+            and worker.heard <= beat.heard <= worker.told
+        )  # fmt: skip
+        stands = worker.heard == beat.heard < worker.told and not life.under_way
+        worker.unread = worker.unread + 1 if stands else 0
         named = worker.named(beat.heard)
-        if named != live or not is_possible:
+        if named != live or not is_possible or worker.unread >= UNREAD_BEATS:
             self.differences += 1
             why = one_line(
-                f"{DIFFERS}: after {beat.heard} messages it has {live!r}, and after {worker.told} "
-                f"it should have {named!r} by then",
+                f"{DIFFERS}: it has {live!r}, and should have {named!r}; {beat.heard} of "
+                f"{worker.told} messages have come there, and {worker.said} of {beat.sent} here",
                 DIFFERENCE_BYTES,
             )
             self._end(life, why, now_s)

@@ -1160,6 +1160,10 @@ DIFFERENCES.table(
     ("a-worker-drops-an-outcome", "", (), "A worker forgets to send each third outcome.",
      text(WorkerCore._outcome_made, "return [message]",
           "return [message] if number % 3 < 2 else []")),
+    ("an-announcement-does-not-leave-its-worker", "", (),
+     "What a worker says of an outcome that it holds is lost.",
+     text(WorkerCore.take, "return effects", "return [each for each in effects if "
+          "type(getattr(each, 'message', None)) is not messages.Announced]")),
     ("an-announced-outcome-is-dropped", "", (),
      "A worker announces an outcome, and has it no more when it is asked for.",
      text(WorkerCore._outcome_made, "self._held[number] =", "dropped =")),

@@ -236,6 +236,17 @@ class WorkerBench:
         since = len(self.all(Beat))
         await self.until(lambda: len(self.all(Beat)) >= since + 2, "two more beats")
 
+    async def _beat(self) -> Beat:
+        """Its next beat, which counts what it has sent since its hello."""
+        await self.quiet()
+        said = [each.message for each in self.heard]
+        at = max(n for n, each in enumerate(said) if type(each) is Beat)
+        first = max(n for n, each in enumerate(said[:at]) if type(each) is WorkerHello)
+        sent = sum(not isinstance(each, messages.UNCOUNTED) for each in said[first:at])
+        beat = cast(Beat, said[at])
+        check(beat.sent == sent, f"{sent} messages sent", beat)
+        return beat
+
     async def said(self, kind: str, count: list[int]) -> None:
         """It has said so many messages of this kind, when it has read what was said."""
         await self.quiet()
@@ -249,15 +260,13 @@ class WorkerBench:
 
     async def live(self, sequences: list[int] | str) -> None:
         """Its next beat names these dispatches as live (or ``none``), to the router of now."""
-        await self.quiet()
-        beat, wanted = self.all(Beat)[-1], [] if sequences == "none" else [*sequences]
+        beat, wanted = await self._beat(), [] if sequences == "none" else [*sequences]
         check(beat.live == Ranges(map(int, wanted)).flat(), f"{sequences} live", beat)
         check(beat.epoch == self._epoch, f"epoch {self._epoch.hex() or 'empty'}", beat)
 
     async def counted(self, count: list[int]) -> None:
         """Its next beat has heard so many messages of the router of now."""
-        await self.quiet()
-        beat = self.all(Beat)[-1]
+        beat = await self._beat()
         check(beat.heard == count[0], f"{count[0]} messages heard", beat)
 
     async def ended(self, how: str = "") -> None:

@@ -532,6 +532,8 @@ class SimWorker(SimProcess):
             self.world.happened("is", self.name, "", {"junk": self.junk})
         self._take(BeatDue({}))
         while self.world.strikes(FaultKind.CONFUSED_WORKER, 0.6, self.rng):
+            self.core.sent += 1  # it takes it for its own
+            self._leave()
             self._send(self._confused())
 
     def _confused(self) -> Frames:
