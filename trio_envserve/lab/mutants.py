@@ -1029,8 +1029,8 @@ LEASES.table(
     ("what-runs-is-said-before-the-membership-begins", "CRASH G1 G2",
      (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "A host leaves out what its router had sent last when it says what runs.",
-     text(Host._go_over, "life.next,", "max(life.next - 1, 0),"),
-     text(Host._go_over, "sorted(life.running)", "sorted({*life.running} - {life.next - 1})")),
+     text(Host._go_over, "life.seen.flat(),", "Ranges([*life.seen][:-1]).flat(),"),
+     text(Host._go_over, "sorted(life.running)", "sorted({*life.running} - {*[*life.seen][-1:]})")),
 )  # fmt: skip
 
 
@@ -1189,7 +1189,8 @@ DIFFERENCES.table(
           "execution.is_wanted = False; self.end(execution)")),
     ("the-count-goes-on-at-the-takeover", "", _OVER,
      "A worker counts the messages of both routers together.",
-     text(WorkerCore._go_over, "self.epoch, self.heard = epoch, 0", "self.epoch = epoch")),
+     text(WorkerCore._go_over, "self.epoch, self.heard, self.sent = epoch, 0, 0",
+          "self.epoch, self.sent = epoch, 0")),
     ("what-goes-on-is-not-known-at-the-takeover", "", _OVER,
      "A router does not take in what runs on a worker that it takes over.",
      text(Router._worker_back, "execution.sent_at = 0", "execution.sent_at = 1 << 60")),
