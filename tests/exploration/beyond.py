@@ -129,6 +129,8 @@ BEYOND: dict[str, str] = {
         "who gives up the work of a key asks nothing, and no commands come to a journal here",
     ),
     "rest-before-safe": "no server reads outcomes from its journal here",
+    "last-words-are-thrown-away": "a worker's end comes behind all that it has said here",
+    "an-announcement-does-not-leave-its-worker": "the call waits for ever (G9) before a beat comes",
     "a-worker-takes-any-incarnation": "nothing but its own router reaches a worker here",
     **dict.fromkeys(
         (

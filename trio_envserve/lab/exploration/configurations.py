@@ -339,7 +339,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "a-worker-counts-a-message-twice", "the-router-does-not-count",
         "what-is-stopped-counts-as-over",
     ),
-    "crash": ("reruns-without-consent", "last-words-are-thrown-away", "acknowledged-on-arrival"),
+    "crash": ("reruns-without-consent", "acknowledged-on-arrival"),
     "rerun": ("reruns-for-ever", "a-replacement-is-never-started"),
     "kill": ("silence-is-death", "lost-when-killed"),
     "limit": (
