@@ -36,7 +36,7 @@ from trio_envserve.core.journal import Closed, Journal, Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.messages import Beat, Stop
+from trio_envserve.core.messages import Beat, RouterChanged, Stop
 from trio_envserve.core.pool import Elastic, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
@@ -53,6 +53,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import Membership, Status, Verdict
 from trio_envserve.core.worker_range import WorkerRange
+from trio_envserve.core.workforce import UNREAD_BEATS
 
 from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, starting
 from .keyed import Journaled, told
@@ -527,6 +528,18 @@ def test_a_message_is_under_way_until_its_host_says_that_it_has_come():
     link.settle()
     host.refresh(link.pool, has_lease=True)
     assert not life.under_way
+
+
+def test_g9_a_worker_that_does_not_answer_its_new_router_is_killed():
+    """All permits waited for its first beat, and what it said was taken for old."""
+    other = Followed(Journaled.running())
+    with other.losing(RouterChanged):
+        other.back(0)
+    for _ in range(UNREAD_BEATS):
+        assert other.kills == []
+        other.now_s += 1.0
+        other.beat()
+    assert "does not answer its new router" in other.kills[0].why
 
 
 def test_a_host_of_another_version_with_a_name_of_another_kind_is_refused():

@@ -25,7 +25,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.terms import RequestId, Status, Verdict
-from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed
+from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed, ToRouter
 from trio_envserve.core.workforce import DIFFERENCE_BYTES, DIFFERS, UNREAD_BEATS
 
 from .helpers import Pair, identifier, kinds
@@ -357,17 +357,28 @@ def test_g1_a_beat_that_crosses_a_dispatch_and_an_outcome_does_not_differ():
 def test_g9_a_message_that_never_arrives_ends_its_worker():
     """The last one: no later one shows that it is missing."""
     pair = Pair.asked()
-    silent = messages.Beat(b"", 0, 1, [], {})
-    for _ in range(UNREAD_BEATS - 1):
-        pair.from_worker(silent)
-    assert pair.kills == []
-    pair.router.pool.lives[WORKER].under_way = True
-    pair.from_worker(silent)
-    pair.router.pool.lives[WORKER].under_way = False
-    for _ in range(UNREAD_BEATS):
+    life = pair.router.pool.lives[WORKER]
+    for life.under_way in (*[False] * (UNREAD_BEATS - 1), True, *[False] * UNREAD_BEATS):
         assert pair.kills == []
-        pair.from_worker(silent)
+        pair.now_s += 1.0
+        pair.from_worker(messages.Beat(b"", 0, 1, [], {}))
     assert "0 of 1 messages have come there" in pair.kills[0].why
+
+
+def test_g10_beats_that_a_stopped_server_finds_together_say_nothing_of_what_it_sends_now():
+    """Sixty of them, behind an outcome that freed its worker for the next dispatch, killed it."""
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit(), pair.submit()
+    pair.beat()
+    core = pair.workers[WORKER]
+    waiting = core.take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
+    waiting += [each for _ in range(2 * UNREAD_BEATS) for each in core.take(BeatDue({}))]
+    pair.now_s += 2 * UNREAD_BEATS
+    for each in waiting:
+        assert isinstance(each, ToRouter)
+        pair.give(WorkerMessage((WORKER, *each.frames), pair.now_s))
+    pair.settle()
+    assert (len(pair.runs), pair.kills) == (2, [])
 
 
 def test_g1_a_beat_that_hears_less_than_the_one_before_differs():

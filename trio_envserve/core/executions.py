@@ -210,7 +210,9 @@ class Worker:
     """Number of those that had arrived at its last beat."""
     unread: int = 0
     """Number of its last beats at which the next one of those had not arrived, though it was not
-    under way to its host."""
+    under way to its host; beats that come together count once."""
+    unread_s: float = -math.inf
+    """Moment of the last one of these."""
     said: int = 0
     """Number of messages from it to this router, but for those of
     :data:`~.messages.UNCOUNTED`."""

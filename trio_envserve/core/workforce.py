@@ -248,9 +248,10 @@ def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
 
 DIFFERS = "it and this server disagree about its dispatches"
 """Beginning of the reason for which a worker is killed whose beat differs."""
-UNREAD_BEATS = 60
-"""So many beats in a row without a further message of the router show that the next one is lost:
-a loop that beats reads, too."""
+UNREAD_BEATS = 600
+"""So many beats in a row without a further message of the router show that the next one is lost: a
+loop that beats reads, too.  Far more than a large input takes that comes in turns of a busy loop,
+or beats that were long under way."""
 DIFFERENCE_BYTES = 1024
 """Most bytes of the text of a difference; a longer one is cut."""
 ENVIRONMENT_BYTES = 256
@@ -349,10 +350,10 @@ class Workforce:
                 if life.ready_s is not None:
                     raise ProtocolError("the set-up of a ready worker cannot have failed")
                 self._broken(life, message.error)
-            case _ if not self._is_back(life):
-                pass
             case Beat():
                 return self._beat(life, message, now_s)
+            case _ if not self._is_back(life):
+                pass
             case Announced():
                 return self._announced(life, message, now_s)
             case WorkerDelta() if body is not None:
@@ -433,6 +434,10 @@ class Workforce:
         worker = self.workers.get(life.id)
         if worker is None:
             return []
+        if not worker.is_back:
+            if self._loses(worker, life, beat, now_s) and not life.leaving:
+                self._differs(life, "it does not answer its new router", now_s)
+            return []
         unstated = self.dispatches.permits.unstated
         is_first = worker in unstated
         unstated.discard(worker)
@@ -445,18 +450,29 @@ class Workforce:
             beat.epoch == worker.epoch and beat.sent == worker.said
             and worker.heard <= beat.heard <= worker.told
         )  # fmt: skip
-        stands = worker.heard == beat.heard < worker.told and not life.under_way
-        worker.unread = worker.unread + 1 if stands else 0
+        is_lost = self._loses(worker, life, beat, now_s)
         named = worker.named(beat.heard)
-        if named != live or not is_possible or worker.unread >= UNREAD_BEATS:
-            self.differences += 1
-            why = one_line(
-                f"{DIFFERS}: it has {live!r}, and should have {named!r}; {beat.heard} of "
-                f"{worker.told} messages have come there, and {worker.said} of {beat.sent} here",
-                DIFFERENCE_BYTES,
+        if named != live or not is_possible or is_lost:
+            text = (
+                f"it has {live!r}, and should have {named!r}; {beat.heard} of {worker.told} "
+                f"messages have come there, and {worker.said} of {beat.sent} here"
             )
-            self._end(life, why, now_s)
+            self._differs(life, text, now_s)
         return [ExecutionEnded(execution, None, "") for execution in over]
+
+    def _loses(self, worker: Worker, life: Life, beat: Beat, now_s: float) -> bool:
+        """Whether the next message of the router has not arrived for so many beats that it never
+        will.  While a host gets other messages it may be under way, so this waits."""
+        goes_on = worker.is_back and (beat.heard != worker.heard or beat.heard == worker.told)
+        if goes_on or life.under_way:
+            worker.unread = 0
+        elif now_s >= worker.unread_s + self.limits.beat_s / 2:  # else they were sent long ago
+            worker.unread, worker.unread_s = worker.unread + 1, now_s
+        return worker.unread >= UNREAD_BEATS
+
+    def _differs(self, life: Life, text: str, now_s: float) -> None:
+        self.differences += 1
+        self._end(life, one_line(f"{DIFFERS}: {text}", DIFFERENCE_BYTES), now_s)
 
     def _claims(self, life: Life, message: Claim | ClaimsEnded) -> None:
         """Take in a claim of a permit, or the end of some."""

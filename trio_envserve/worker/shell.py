@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -50,6 +51,7 @@ from ..core.worker import (
     ToRouter,
     WorkerCore,
     WorkerEffect,
+    WorkerInput,
     frames_to_router,
     never_began,
 )
@@ -144,6 +146,8 @@ class _Shell:
         self._noted: dict[int, bytes] = {}
         """Last note of each execution since the last beat.  Set in any thread, and only popped by
         the loop: notes cost the loop nothing before the next beat."""
+        self._given: deque[WorkerInput] = deque()
+        """Inputs of the core: the one that it takes in, and those that came meanwhile."""
         self._unsent: list[ToRouter] = []
         self._has_unsent = trio.Event()
         """Set while a message is unsent."""
@@ -151,11 +155,9 @@ class _Shell:
         self._nursery: trio.Nursery
         """Nursery of all tasks but the executions, while it runs."""
         self._done = trio.Event()
-        self._resources = WorkerResources(
-            lambda given: self._do(core.take(given)), wire, limits.destroy_s, runner.call_code
-        )
+        self._resources = WorkerResources(self._take, wire, limits.destroy_s, runner.call_code)
         runner.resources = self._resources
-        self._permits = WorkerPermits(lambda given: self._do(core.take(given)))
+        self._permits = WorkerPermits(self._take)
         self._tasks = ExecutionTasks(outcomes, self._parking, self._begins, self._ended, self._done)
 
     async def run(self, touch: Callable[[float], None]) -> None:
@@ -180,12 +182,12 @@ class _Shell:
             except trio.EndOfChannel:
                 self._done.set()  # the server is gone
                 return
-            for frames in batch:  # one by one, since an effect may give the core an input
-                self._do(self._core.take(RouterMessage(frames)))
+            for frames in batch:
+                self._take(RouterMessage(frames))
 
     def _parked(self, number: int, payload: Body | None) -> None:
         if payload is not None:
-            self._do(self._core.take(OutcomeParked(number, payload)))
+            self._take(OutcomeParked(number, payload))
 
     async def _send(self) -> None:
         """Send the outcomes of one turn of the loop together, so that the router wakes once."""
@@ -206,15 +208,15 @@ class _Shell:
             os.getpid(), environment.name, environment.rerun,
             environment.capacity_by(self._limits.worker_capacity),
         )  # fmt: skip
-        self._do(self._core.take(ready))
+        self._take(ready)
         while True:
             self._runner.tell_waits()
             self._permits.tell_waits()
             for _ in range(len(self._noted)):
-                self._do(self._core.take(NoteMade(*self._noted.popitem())))
+                self._take(NoteMade(*self._noted.popitem()))
             self._send_now()
             has_left = not self._stream.is_unsent()
-            self._do(self._core.take(BeatDue(self._stats(), has_left)))
+            self._take(BeatDue(self._stats(), has_left))
             await trio.sleep(self._limits.beat_s)
 
     async def _measure(self, touch: Callable[[float], None]) -> None:
@@ -233,6 +235,15 @@ class _Shell:
             "malformed": core.malformed,
             **model_totals.to_statistics(runner.usage.to_record(), runner.took),
         }
+
+    def _take(self, given: WorkerInput) -> None:
+        """Give the core an input, and carry out what follows.  One that comes meanwhile, from an
+        effect or from the end of an object that nobody holds any more, is taken after that."""
+        self._given.append(given)
+        if len(self._given) == 1:
+            while self._given:
+                self._do(self._core.take(self._given[0]))
+                self._given.popleft()
 
     def _do(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:
@@ -269,11 +280,12 @@ class _Shell:
 
     def _save_made(self, number: int, save: bytes) -> None:
         """Give the core a save of an execution."""
-        self._do(self._core.take(SaveMade(number, save)))
+        self._take(SaveMade(number, save))
 
     def _deltas_made(self, made: list[DeltaMade]) -> None:
         """Give the core the deltas of executions."""
-        self._do([effect for each in made for effect in self._core.take(each)])
+        for each in made:
+            self._take(each)
 
     def _ended(self, run: BeginRun, outcome: Outcome | None, began_s: float | None) -> None:
         """Give the core the end of an execution, completed or cancelled, without an await after the
@@ -290,4 +302,4 @@ class _Shell:
         status, payload = outcome
         if self._tasks.closing and status is Status.CANCELLED:
             return  # nobody cancelled it: it is lost with its worker
-        self._do(self._core.take(OutcomeMade(run.number, status, payload, now_s - began_s)))
+        self._take(OutcomeMade(run.number, status, payload, now_s - began_s))
