@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,9 @@ import trio
 import trio.testing
 
 from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
-from trio_envserve import Rollout, RolloutFailed, open_client, open_server
+from trio_envserve import Rollout, RolloutFailed, ServerLimits, open_client, open_server
 from trio_envserve.core.permits import EXECUTION_CLAIMS
-from trio_envserve.core.worker import ClaimMade, ClaimOver
+from trio_envserve.core.worker import ClaimMade, ClaimOver, WorkerCore
 from trio_envserve.envs import load
 from trio_envserve.envs.permits import Permit, claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
@@ -481,3 +482,54 @@ async def test_claim_of_a_task_that_outlives_its_rollout_ends_with_that():
             await trio.testing.wait_all_tasks_blocked()
             execution.close()
     assert (said, told) == (["told"], [ClaimMade(0, 0, "limit:x", 1, None), ClaimOver(0)])
+
+
+@types.coroutine
+def pause() -> Generator[Any, Any, None]:
+    """Stop where the driver of the coroutine takes this for its end."""
+    yield pause
+
+
+@types.coroutine
+def driven(coroutine: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Run a coroutine until it pauses."""
+    given = None
+    while (asked := coroutine.send(given)) is not pause:
+        given = yield asked
+
+
+async def test_permit_of_an_object_that_is_collected_while_a_beat_is_made_costs_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its end was sent before the beat, which had not counted it: that killed the worker."""
+    left: list[Any] = []
+    make_beat, collected = WorkerCore._beat, trio.Event()
+
+    def beat_with_a_collection(core: WorkerCore, before: int = 0) -> Any:
+        beat = make_beat(core, before)
+        if left:
+            left.clear()
+            collected.set()
+        return beat
+
+    monkeypatch.setattr(WorkerCore, "_beat", beat_with_a_collection)
+
+    async def holds(rollout: Rollout) -> None:
+        async with rollout.limit("places", 1):
+            await pause()
+
+    async def leaves(rollout: Rollout) -> str:
+        held = holds(rollout)
+        await driven(held)
+        left.append(held)
+        del held
+        await collected.wait()
+        return "gone on"
+
+    limits = ServerLimits(beat_s=0.05)
+    async with (
+        open_server(leaves, workers=0, bind="tcp://127.0.0.1:0", limits=limits) as server,
+        open_client(server.address) as client,
+    ):
+        assert await client.run_rollout({}) == "gone on"
+        assert server.stats().differences == 0
