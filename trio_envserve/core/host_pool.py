@@ -112,8 +112,9 @@ class RemoteHost:
     """Place on the host of each of its slots, by the slot's index in the pool."""
     part: Part | None = None
     """Its slots as a part of the pool, if the number of its workers changes with the work."""
-    workers: set[bytes] = dataclasses.field(default_factory=set)
-    """Names of the workers that were to be started there and have not ended."""
+    workers: dict[bytes, int] = dataclasses.field(default_factory=dict)
+    """Number of the last item for each worker that was to be started there and has not ended, by
+    its name."""
     unready: set[bytes] = dataclasses.field(default_factory=set)
     """Names of those among them that have not said hello."""
     failed_starts: int = 0
@@ -179,7 +180,7 @@ class RemoteHost:
 
     def start(self, spawn: Spawn) -> None:
         """Order the start of a worker in one of its slots."""
-        self.workers.add(spawn.worker)
+        self.workers[spawn.worker] = 0
         self.unready.add(spawn.worker)
         place = str(self.places[spawn.slot]).encode()
         self.put(Item(ItemKind.SPAWN, spawn.worker, (spawn.incarnation, place)))
@@ -198,7 +199,7 @@ class RemoteHost:
         """Enter a worker of an earlier membership that lives on in this place; returns the index of
         its slot."""
         slot = self.slots[place]
-        self.workers.add(life.worker)
+        self.workers[life.worker] = 0
         if not life.hello:
             self.unready.add(life.worker)
         if is_to_end:
@@ -214,7 +215,7 @@ class RemoteHost:
 
     def ended(self, worker: bytes, how: str) -> None:
         """Note that a worker has ended."""
-        self.workers.discard(worker)
+        self.workers.pop(worker, None)
         if worker in self.unready:
             self.unready.discard(worker)
             # An end by the lease, or a start that it forbade, is no fault of the environment.
@@ -234,9 +235,10 @@ class RemoteHost:
         self.fresh = has_lease and self.outbox.bytes <= KEPT_BYTES and not self.broken
         if self.part is not None:
             self.part.held = not self.fresh
-        for worker in self.workers:
+        arrived = self.outbox.put_in_all - len(self.outbox)
+        for worker, last in self.workers.items():
             life = pool.lives[worker]
-            life.held, life.under_way = not self.fresh, bool(self.outbox)
+            life.held, life.under_way = not self.fresh, last > arrived
 
     # -- the link ---------------------------------------------------------------
 
@@ -244,6 +246,8 @@ class RemoteHost:
         """Append an item, which goes with the next messages."""
         self.outbox.put(item)
         self.dirty = True
+        if item.worker in self.workers:
+            self.workers[item.worker] = self.outbox.put_in_all
 
     def messages(self) -> Iterator[tuple[Body, ...]]:
         """The messages to send to it now."""
@@ -274,7 +278,7 @@ class RemoteHost:
         return {
             "host": self.name, "state": self.state, "why": self.why,
             "slots": self.capacity, "workers": len(self.workers),
-            "ready": len(self.workers - self.unready),
+            "ready": len(self.workers) - len(self.unready),
             "running": sum(running.get(worker, 0) for worker in self.workers),
             "heard_s": round(now_s - heard_s, 3),
             "lost_s": round(heard_s + wait_s - now_s, 3),

@@ -461,8 +461,8 @@ class Workforce:
         return [ExecutionEnded(execution, None, "") for execution in over]
 
     def _loses(self, worker: Worker, life: Life, beat: Beat, now_s: float) -> bool:
-        """Whether the next message of the router has not arrived for so many beats that it never
-        will.  While a host gets other messages it may be under way, so this waits."""
+        """Whether no further message of the router has arrived for so many beats that the next one
+        never will.  Where later ones arrive, that is not known before they end."""
         goes_on = worker.is_back and (beat.heard != worker.heard or beat.heard == worker.told)
         if goes_on or life.under_way:
             worker.unread = 0

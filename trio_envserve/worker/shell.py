@@ -239,11 +239,11 @@ class _Shell:
     def _take(self, given: WorkerInput) -> None:
         """Give the core an input, and carry out what follows.  One that comes meanwhile, from an
         effect or from the end of an object that nobody holds any more, is taken after that."""
+        is_idle = not self._given
         self._given.append(given)
-        if len(self._given) == 1:
-            while self._given:
-                self._do(self._core.take(self._given[0]))
-                self._given.popleft()
+        while is_idle and self._given:
+            self._do(self._core.take(self._given[0]))
+            self._given.popleft()
 
     def _do(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:

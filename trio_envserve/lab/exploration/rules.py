@@ -34,6 +34,7 @@ _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when 
 _PEOPLE = "for people and statistics; nothing is decided by it"
 _CONSTANT = "the same in every state of a configuration"
 _DERIVED = "follows from what is in the form"
+MISSED = "decides only after how many beats a lost message is missed; none is lost here"
 
 
 def _out(why: str, *fields: str) -> dict[str, Rule]:
@@ -269,6 +270,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
+        **_out(MISSED, "under_way"),
         **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "held_by", "why", "told_broken"),
         "ready_s": Rule(_CLOCK, _is_set),
     },
@@ -292,6 +294,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "capacity", "most"),
         **_out(_PEOPLE, "done", "failed", "holder", "held"),
         **_out(_DERIVED, "stopping"),
+        **_out(MISSED, "unread", "unread_s"),
         **_out("fewer executions than it takes to be suspect", "results", "suspect", "resting"),
     },
     Execution: {

@@ -23,7 +23,7 @@ from ...retrylab import (
 from ...retrylab.values import Forms
 from .configurations import Configuration
 from .judges import OF_JUDGES, Promises, TurnModel
-from .rules import FORMS
+from .rules import FORMS, MISSED
 from .world import (
     HOSTS,
     NOW_S,
@@ -83,6 +83,7 @@ HOST_FORMS: Forms = {
     },
     Leases: {"terms": Rule("follows from the life of the router")},
     RemoteHost: {
+        "workers": Rule(MISSED, lambda host, workers: sorted(workers)),
         "holding": Rule("in the form of the leases", lambda host, of: of.membership),
         "slots": Rule("in the form of the pool", lambda host, slots: len(slots)),
         "busy": _PEOPLE,
