@@ -189,8 +189,11 @@ class RawWorker:
                 time.sleep(1000)
             case {"do": "send signs", "line": str(line)}:
                 os.write(int(os.environ["TRIO_ENVSERVE_SIGNS_FD"]), line.encode())
-            case {"do": "speak as", "incarnation": bytes(other)}:
-                self.link.send(other, cbor2.dumps([BEAT, b"", 0, 0, [], {"forged": 1}]))
+            case {"do": "speak as others", "incarnations": list(known)}:
+                forged = cbor2.dumps([BEAT, b"", 0, 0, [], {"forged": 1}])
+                for other in known:
+                    if other != self.incarnation:
+                        self.link.send(other, forged)
             case {"do": "tell"}:
                 asked = {
                     "worker": self.worker, "environment": self.told["environment"],
