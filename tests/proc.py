@@ -88,3 +88,8 @@ def children(pid: int) -> list[int]:
         with suppress(OSError):  # a thread that has ended
             found += map(int, task.read_text(encoding="ascii").split())
     return found
+
+
+def below(pid: int) -> list[int]:
+    """The processes that this one has started, and all that these have."""
+    return [each for child in children(pid) for each in (child, *below(child))]

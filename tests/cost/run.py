@@ -30,7 +30,7 @@ import trio
 
 from tests.cost.load import Load
 from tests.cost.over_http import open_engine, watched
-from tests.proc import children, cpu_s
+from tests.proc import below, cpu_s
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.host.allocator import ENVIRON
 from trio_envserve.lab.processes import Process, program, serve_process
@@ -273,7 +273,7 @@ class Rig:
             router = [self.router.pid] if self.router is not None else []
             pids = {
                 "router_us": router, "client_us": [self._client.pid],
-                "worker_us": self._workers or [pid for each in router for pid in children(each)],
+                "worker_us": self._workers or [pid for each in router for pid in below(each)],
             }  # fmt: skip
             before = {who: [cpu_s(pid) for pid in some] for who, some in pids.items()}
             figures = await self._client.ask(order)

@@ -184,6 +184,8 @@ async def test_small_run_of_a_case_has_the_figures_of_its_marks(case):
         assert all(each["n"] == 1 for each in figures.values())
     there = {(mark["measure"], mark["against"]) for mark in record["marks"]}
     assert there == {(m.measure, m.against) for m in case.marks if m.against != PEER}
+    if case.name == "inflight-1":  # the workers are below guards
+        assert found["figures"][OURS]["worker_us"]["median"] > 0
     if case.name == "start":
         assert found["figures"][OURS]["heavy_modules"]["median"] == 0
 
