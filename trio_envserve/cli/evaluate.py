@@ -279,7 +279,7 @@ class Eval(EvaluationOptions):
     Eval,
     {
         AT_ONCE: "stopped at once by a second signal",
-        NOT_STARTED: "could not start: the environment is broken, or there is no server",
+        NOT_STARTED: "could not start: the environment cannot be made, or there is no server",
         ROLLOUT_ERRORS: "finished, but some rollouts ended in errors",
         UNWRITTEN: "results could not be written",
     },

@@ -93,7 +93,7 @@ class Rescore(EvaluationOptions):
     Rescore,
     {
         AT_ONCE: "stopped at once by a second signal",
-        NOT_STARTED: "could not start: the environment is broken, or has another name",
+        NOT_STARTED: "could not start: the environment cannot be made, or has another name",
         ROLLOUT_ERRORS: "finished, but some rollouts could not be scored",
         UNWRITTEN: "results could not be written",
     },
