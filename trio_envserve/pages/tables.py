@@ -9,6 +9,7 @@ words of a column and the text of a cell follow from the name of the field and i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 
@@ -149,14 +150,21 @@ def _rows(stats: Mapping[str, Any], kind: RecordsTable) -> list[dict[str, Any]]:
     if kind.newest:
         rows.reverse()
     if kind is WORKERS:
-        marks = ("silent", "blocked")
-        rows = [
-            {**w, "phase": ", ".join([w["phase"], *(m for m in marks if w.get(m))])} for w in rows
-        ]
+        rows = [{**w, "phase": _phase(w)} for w in sorted(rows, key=itemgetter("slot"))]
     return rows
+
+
+def _phase(worker: Mapping[str, Any]) -> str:
+    """What a worker does, and what is wrong with it: a blocked one cannot say how late it is."""
+    marks = [worker["phase"]]
+    if worker.get("silent"):
+        marks.append("silent")
+    if worker.get("blocked"):
+        marks.append(f"blocked for {duration(worker['lag_s'])}")
+    return ", ".join(marks)
 
 
 def _is_bad(name: str, value: Any) -> bool:
     if name in ("state", "phase"):
-        return not _BAD.isdisjoint(value.split(", "))
+        return not _BAD.isdisjoint(mark.partition(" for ")[0] for mark in value.split(", "))
     return name in ("failed", "lost") and bool(value)

@@ -278,6 +278,22 @@ def test_tables_of_the_page_are_those_of_top_and_say_what_is_bad_news():
     }  # fmt: skip
 
 
+def test_page_says_how_late_each_worker_is_in_the_order_of_their_places():
+    """It had what each worker says of itself, which a blocked one does not: 2.6 ms for 10 s.  A
+    worker that was started again moved to the end."""
+    blocked = WorkerStats(worker="w0-2", slot=0, phase="ready", blocked=True, lag_s=10.7)
+    seen = ServerStats(status=ServerStatus.READY, per_worker=(WorkerStats(slot=1), blocked))
+    (table,) = view(seen, page(0), "", tokens=False)["tables"]
+    assert table["rows"][0][:3] == ["w0-2", "-", "ready, blocked for 11 s"]
+    assert [0, 2] in map(list, table["bad"])
+
+
+def test_page_says_that_no_worker_is_ready_where_there_is_none():
+    """Its heading went with its rows, when all was down."""
+    (table,) = view(ServerStats(status=ServerStatus.READY), page(0), "", tokens=False)["tables"]
+    assert (table["field"], table["rows"], table["more"]) == ("per_worker", [], 0)
+
+
 def test_whatever_the_page_reads_of_a_view_is_in_it():
     made = view(stats(1), page(1), "", tokens=False) | {"latency": {}}
     script = PAGE.decode().rpartition("// The live page.")[2]

@@ -28,7 +28,7 @@ from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
 from ...pages import assemble
-from ...pages.tables import DEATHS, RECORDS, page_table
+from ...pages.tables import DEATHS, RECORDS, WORKERS, page_table
 from ..limits import HttpLimits
 from .connections import Exchange
 from .problems import LATER, Problem
@@ -182,11 +182,12 @@ def view(
 
 
 def _tables(stats: ServerStats) -> list[dict[str, Any]]:
-    """The tables of records that have rows, of which ``more`` are not shown."""
+    """The tables of records that have rows, and that of the workers, which also says that there
+    are none; ``more`` records are not shown."""
     records = {kind.field: getattr(stats, kind.field) for kind in TABLES}
     some = {name: each[:ROWS_MOST] for name, each in records.items()}
     plain = dataclasses.replace(stats, **some).to_record()
-    tables = [page_table(plain, kind) for kind in TABLES if some[kind.field]]
+    tables = [page_table(plain, kind) for kind in TABLES if some[kind.field] or kind is WORKERS]
     for table in tables:
         name = table["field"]
         table["rows"] = [list(map(_cut, row)) for row in table["rows"]]
