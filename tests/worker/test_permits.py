@@ -533,3 +533,32 @@ async def test_permit_of_an_object_that_is_collected_while_a_beat_is_made_costs_
     ):
         assert await client.run_rollout({}) == "gone on"
         assert server.stats().differences == 0
+
+
+async def test_input_that_the_core_cannot_take_fails_its_own_rollout_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """All later inputs waited for its end, those of other rollouts and the beats, too."""
+    real = WorkerCore.take
+    wrong = [True]
+
+    def take(core: WorkerCore, given: Any) -> Any:
+        if isinstance(given, ClaimMade) and wrong.pop():
+            raise ZeroDivisionError
+        return real(core, given)
+
+    monkeypatch.setattr(WorkerCore, "take", take)
+
+    async def claims(rollout: Rollout) -> str:
+        async with rollout.limit("places", 1):
+            return "held"
+
+    async with (
+        open_server(claims, workers=0, bind="tcp://127.0.0.1:0") as server,
+        open_client(server.address) as client,
+    ):
+        with pytest.raises(RolloutFailed, match="ZeroDivisionError"):
+            await client.run_rollout({})
+        wrong.append(False)
+        with trio.fail_after(60):
+            assert await client.run_rollout({}) == "held"

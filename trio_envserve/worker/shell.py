@@ -147,7 +147,9 @@ class _Shell:
         """Last note of each execution since the last beat.  Set in any thread, and only popped by
         the loop: notes cost the loop nothing before the next beat."""
         self._given: deque[WorkerInput] = deque()
-        """Inputs of the core: the one that it takes in, and those that came meanwhile."""
+        """Inputs that the core has not taken in."""
+        self._takes = False
+        """Whether it takes one in: others wait for the end of that, or for the next input."""
         self._unsent: list[ToRouter] = []
         self._has_unsent = trio.Event()
         """Set while a message is unsent."""
@@ -239,11 +241,15 @@ class _Shell:
     def _take(self, given: WorkerInput) -> None:
         """Give the core an input, and carry out what follows.  One that comes meanwhile, from an
         effect or from the end of an object that nobody holds any more, is taken after that."""
-        is_idle = not self._given
         self._given.append(given)
-        while is_idle and self._given:
-            self._do(self._core.take(self._given[0]))
-            self._given.popleft()
+        if self._takes:
+            return
+        self._takes = True
+        try:
+            while self._given:
+                self._do(self._core.take(self._given.popleft()))
+        finally:
+            self._takes = False
 
     def _do(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:
