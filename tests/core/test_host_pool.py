@@ -965,15 +965,21 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
     assert told(other)[1] == large
 
 
-def test_what_a_worker_announces_and_its_next_router_does_not_know_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def back_with_an_outcome(monkeypatch: pytest.MonkeyPatch) -> Followed:
+    """The next router, to which a worker is back that has announced an outcome without a key."""
     first = Journaled()
     first.submit(b"without a key")
     monkeypatch.setattr(first.router.announced, "grant", list)
     first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
     other = Followed(first)
     other.back()
+    return other
+
+
+def test_what_a_worker_announces_and_its_next_router_does_not_know_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    other = back_with_an_outcome(monkeypatch)
     assert not other.core._held
     other.beat()
     assert other.kills == []
@@ -985,12 +991,7 @@ def test_what_a_worker_announces_and_its_next_router_does_not_know_is_dropped(
 def test_g10_a_worker_that_is_back_and_announces_what_it_cannot_have_is_killed(
     number: int, why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    first = Journaled()
-    first.submit(b"without a key")
-    monkeypatch.setattr(first.router.announced, "grant", list)
-    first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
-    other = Followed(first)
-    other.back()
+    other = back_with_an_outcome(monkeypatch)
     assert not other.kills
     other.from_worker(messages.Announced(b"s" * 16, 0, number, 1 << 20))
     assert [kill.worker for kill in other.kills] == [WORKER], why

@@ -13,9 +13,8 @@ says which it must name.
 Dispatches
 ----------
 A dispatch is sent once the journal record of its start is safe, so perhaps after greater numbers: a
-host states which ones have come to its workers.  An unwanted dispatch is stopped,
-unless nothing of it is left to stop.  An announced outcome is fetched once the router has memory
-for it.
+host states which ones have come to its workers.  An unwanted dispatch is stopped, unless nothing of
+it is left to stop.  An announced outcome is fetched once the router has memory for it.
 
 An execution ends when its worker has reported it or is proven dead; both are noticed by the
 :class:`~.workforce.Workforce`.
