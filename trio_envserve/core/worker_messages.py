@@ -161,7 +161,7 @@ class ResourceStated(NamedTuple):
 
 
 UNCOUNTED = Beat, WorkerDelta, WorkerNotes
-"""Messages that ``sent`` of a :class:`Beat` does not count: each in its place is needless."""
+"""Messages that ``sent`` of a :class:`Beat` does not count: beats, and what a host may lose."""
 
 
 # -- router to worker ---------------------------------------------------------
