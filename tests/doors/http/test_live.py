@@ -254,11 +254,18 @@ def test_g8_a_view_fits_whatever_is_in_it():
 
 
 def test_g8_view_of_long_reasons_in_another_script_was_shortened_for_ever():
-    """Only workers, hosts and rollouts were left out, and the loop of the server was held."""
+    """Only workers, hosts and rollouts were left out, and the loop of the server was held.  Later
+    each table was halved, and one of a single row lost it for the rows of another one."""
     why = "\u4e2d" * 5000  # six bytes each in JSON
     resource = ResourceStats(name="r", state="stuck", why=why)
-    seen = ServerStats(status=ServerStatus.READY, resources_held=(resource,) * 32)
-    assert len(event(view(seen, page(1), "", tokens=False), 7)) <= 64_000
+    seen = ServerStats(
+        status=ServerStatus.READY, resources_held=(resource,) * 32, deaths=(WorkerDeath(why=why),)
+    )
+    made = event(view(seen, page(1), "", tokens=False), 7)
+    assert len(made) <= 64_000
+    tables = {table["field"]: table for table in json.loads(made.partition(b"data: ")[2])["tables"]}
+    assert tables["resources_held"]["rows"]
+    assert (len(tables["deaths"]["rows"]), tables["deaths"]["more"]) == (1, 0)
 
 
 def test_tables_of_the_page_are_those_of_top_and_say_what_is_bad_news():

@@ -230,16 +230,16 @@ class Latency:
 
 
 def event(view: dict[str, Any], number: int) -> bytes:
-    """A view as an event.  Where it would be too large, workers and rollouts are left out."""
+    """A view as an event.  Where it would be too large, rows of its largest table are left out."""
     while True:
         data = json.dumps(view, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= VIEW_BYTES:
             return b"id: %d\ndata: %s\n\n" % (number, data)
         view["slow"] = view["slow"][: max(1, len(view["slow"]) // 2)]
-        for table in view["tables"]:
-            rows = table["rows"]
-            left = len(rows) // 2
-            table |= {"rows": rows[:left], "more": table["more"] + len(rows) - left}
+        table = max(view["tables"], key=lambda each: len(json.dumps(each["rows"])))
+        rows = table["rows"]
+        left = len(rows) // 2
+        table |= {"rows": rows[:left], "more": table["more"] + len(rows) - left}
 
 
 def _cut(text: str) -> str:
