@@ -80,11 +80,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"a name with the address of an object: {item.nodeid}")
+    if "soak" not in config.getoption("markexpr"):  # such as `-m "not slow"`, for another reason
+        leave(config, items, [each for each in items if not each.get_closest_marker("soak")])
     if config.getoption("one_of_each_file"):
-        first = {item.path: item for item in reversed(items)}
-        left_out = [item for item in items if item is not first[item.path]]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item is first[item.path]]
+        leave(config, items, [*{item.path: item for item in reversed(items)}.values()][::-1])
+
+
+def leave(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    """Leave only the chosen ones of these tests."""
+    config.hook.pytest_deselected(items=[*set(items) - set(chosen)])
+    items[:] = chosen
 
 
 def pytest_collection_finish() -> None:

@@ -62,7 +62,7 @@ ASLEEP_S = 10
 """Seconds that no test of a shell sleeps for without anything else."""
 
 MEMORY_BYTES = 4 << 30
-NO_PROCESSES = "not soak and not slow and not real and not mutants"
+NO_PROCESSES = "not slow and not real and not mutants"
 NOT_PUT_IN = "not put in"
 
 Tell: TypeAlias = Callable[[str], None]
