@@ -11,6 +11,7 @@ import trio.testing
 
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.net import ConnectionEvent, MemoryNetwork
+from trio_envserve.net.memory import UNDER_WAY_MESSAGES
 
 LIMITS = WireLimits(reconnect_min_s=0.05, reconnect_max_s=1.0)
 CONNECTED, DISCONNECTED = ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED
@@ -111,6 +112,21 @@ async def test_a_partition_of_an_address_stops_what_has_not_arrived_there(
         await trio.sleep(10)
         assert router.receive_nowait() == [[route, word] for word in words]
         assert router.receive_nowait() == []
+
+
+async def test_what_waited_behind_messages_that_a_partition_loses_was_never_sent(
+    autojump_clock, network
+):
+    async with joined(network) as (router, dealer, _):
+        network.latency_s = 1.0
+        for number in range(2 * UNDER_WAY_MESSAGES):
+            assert dealer.send_nowait([b"%d" % number])
+        network.partition("memory:r")
+        with trio.fail_after(100):
+            await dealer.flush()
+        network.heal("memory:r")
+        with trio.move_on_after(100):
+            assert not await router.receive()
 
 
 async def test_the_filter_loses_single_messages(autojump_clock, network):

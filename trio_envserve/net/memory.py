@@ -171,12 +171,13 @@ class Pipe:
         self._sender = sender
         self._reader = reader
         self._under_way: deque[tuple[float, Parcel]] = deque()
-        """(time of arrival, frames); times never decrease."""
+        """Messages on their way, each with its moment of arrival; they arrive in order, even if
+        the latency has become less."""
         self.outbox = outbox
         self.route = connection.route
         """The connection's route, the same in both directions."""
         self.ended = False
-        """No message enters any more; those on their way can still be read."""
+        """Whether no further message enters.  Those on their way can still be read."""
         reader._adopt(self)
 
     @property
@@ -190,18 +191,18 @@ class Pipe:
         return self._under_way[0][0] if self._under_way else math.inf
 
     def offer(self, frames: Parcel) -> bool:
-        """Send a message, or queue it; returns False if the outbox is full."""
+        """Queue a message and :meth:`advance`; False if the outbox is full."""
         accepted = self.outbox.append(frames)
         self.advance()
         return accepted
 
     def advance(self) -> None:
-        """Let messages enter while fewer are on their way than the pipe holds."""
+        """Move messages out of the outbox, while fewer are on their way than the pipe holds."""
         while not self.ended and self.outbox and len(self._under_way) < UNDER_WAY_MESSAGES:
             frames = self.outbox.pop()
             connection = self._connection
             latency_s = connection.network.latency_of(self._direction, connection, frames)
-            if latency_s is not None and not self.ended:  # the filter may have cut it
+            if latency_s is not None and not self.ended:  # the filter may have cut the connection
                 arrival = trio.current_time() + latency_s
                 if self._under_way:
                     arrival = max(arrival, self._under_way[-1][0])
@@ -219,9 +220,10 @@ class Pipe:
         return frames
 
     def lose(self, after: float = -math.inf) -> None:
-        """Lose the messages that would arrive after that time."""
+        """Lose the messages that arrive after that moment; by default all on their way."""
         while self._under_way and self._under_way[-1][0] > after:
             self._under_way.pop()
+        self.advance()
 
 
 @final
