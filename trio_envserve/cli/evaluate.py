@@ -124,11 +124,11 @@ class Eval(EvaluationOptions):
 
     environment: str = argument("What makes the inputs.", metavar="ENV")
     n: int | None = option(
-        None, "How many inputs.", flag="-n", shown=f"{DEFAULT_N}; with --inputs: all", least=1,
-        common=True,
+        None, "Number of inputs, before --slice.", flag="-n",
+        shown=f"{DEFAULT_N}; with --slice: STOP; with --inputs: all", least=1, common=True,
     )  # fmt: skip
     model: str = option(
-        "oracle", "Who answers: oracle, random, a URL, or a name. The oracle is always right, "
+        "oracle", "Model: oracle, random, a URL, or a name. The oracle is always right, "
         "random always wrong; a URL is that of an endpoint, http://HOST:PORT/v1, and a name is "
         "one in the file of endpoints.", metavar="MODEL", common=True,
     )  # fmt: skip
@@ -143,7 +143,7 @@ class Eval(EvaluationOptions):
         metavar="FILE", common=True,
     )  # fmt: skip
     repeat: int = option(
-        1, "Rollouts of each input. The summary has pass@k then.", metavar="K", least=1,
+        1, "Rollouts of each input; with K > 1 the summary has pass@k.", metavar="K", least=1,
         most=10_000, common=True,
     )  # fmt: skip
     group: bool = option(
@@ -161,8 +161,8 @@ class Eval(EvaluationOptions):
         "(cells are text) or Parquet, by its name.", metavar="FILE",
     )  # fmt: skip
     slice: Slice = option(
-        Slice(), "Only these of the inputs, from 0, such as 10:20. They keep their numbers.",
-        metavar="START:STOP", make=Slice.parse,
+        Slice(), "Only the inputs from START to STOP - 1, counted from 0, with these numbers in "
+        "the results.", metavar="START:STOP", make=Slice.parse,
     )  # fmt: skip
     max_retries: int = option(0, "How often the worker repeats a rollout that failed.", least=0)
     rerun: bool | None = option(
@@ -194,7 +194,9 @@ class Eval(EvaluationOptions):
         None, "How long one execution may last, without its waiting for a worker.", above=0
     )
     grace_s: float | None = option(
-        None, "How long after these a rollout that is late may still give what it has.", above=0
+        None,
+        "How long after --timeout-s or --execution-s a late rollout may still give what it has.",
+        above=0,
     )
     working_s: float | None = option(
         None, "How long one execution may last, without its waiting for the model's endpoint.",
@@ -204,12 +206,12 @@ class Eval(EvaluationOptions):
         30.0, "How long to wait for a server that is not there yet, or was lost.", above=0
     )
     retry_errors: bool = option(
-        False, "When a file is continued, run rollouts again that ended in errors. With --run it "
-        "is under another key. By default only missing rollouts run.",
+        False, "When a file is continued, run rollouts again that ended in errors, with --run "
+        "under new keys. By default only those run that are missing or did not run.",
     )  # fmt: skip
     run_name: str | None = option(
-        None, "Give each rollout the key NAME/INPUT/REPEAT. Started again after whatever killed "
-        "it, the same command runs what is missing, joins what runs, and takes what is there. "
+        None, "Give each rollout the key NAME/INPUT/REPEAT. The same command, started again, "
+        "runs missing rollouts, joins running ones, and takes the outcomes of the others. "
         "Needs --journal, or the --address of a server with one.", flag="--run", metavar="NAME",
     )  # fmt: skip
     transport: Transport = option(

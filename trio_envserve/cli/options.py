@@ -68,8 +68,8 @@ class Logged(VerbOptions):
     log_level: str = level_option("INFO")
     secret_env: tuple[str, ...] = option(
         (),
-        "Show the value of this environment variable as $NAME. That is so in errors, notes, "
-        "logs, stacks and spans. The keys of endpoints (key_env) are always shown so.",
+        "Show the value of this environment variable as $NAME in errors, notes, logs, stacks and "
+        "spans. The keys of endpoints (key_env) are always shown so.",
         metavar="NAME", group="Logs",
     )  # fmt: skip
     log_json: bool = option(False, "Log JSON lines.", group="Logs")

@@ -30,7 +30,7 @@ from .verbs import VerbOptions, verb
 TURN_INPUTS = 512
 """Number of inputs that are replayed before signals have a turn."""
 MOST_SHOWN = 20
-"""Sessions, and keys, in the tables for people; ``--json`` has all."""
+"""Most sessions, and most keys, in a table for people; ``--json`` has all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,17 +142,18 @@ def state_of(router: Router) -> dict[str, Any]:
 
 
 def _keys(router: Router) -> Iterator[KnownKey]:
-    """All that it knows, as its clients would be told, page by page."""
+    """Keys of a router, as its clients would be told of them."""
     pages, first, turn_s = KeyPages(router.works), 0, 0.0
     while True:
         page = KeyPage.of(pages.page(b"", first, router.awake_s, turn_s))
         yield from page.keys
         if page.next is None:
             return
-        first, turn_s = page.next, turn_s + 1.0  # each page in a turn of its own
+        first, turn_s = page.next, turn_s + 1.0  # else the turn's budget would end it
 
 
 def _session(router: Router, session: Session[Any]) -> dict[str, Any]:
+    """Record of one session, with the number of its tickets in each state."""
     states = Counter(ticket.state for ticket in session.tickets.values())
     return {
         "session": short(session.id),
@@ -175,7 +176,7 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
     compared = {
         True: f"yes ({checks} checks, up to step {player.checked})",
         False: "no",
-        None: "nothing to compare with",
+        None: "not checked: the recording has no checks up to here",
     }[player.identical]
     rows = [
         ("recorded", f"{recorded['began']}, version {recorded['version']}"),
@@ -184,7 +185,7 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
         ("at step", str(player.step)),
         ("at seconds", f"{player.at_s:.6f}"),
         ("identical", compared),
-        ("ended", "in order" if player.ended else player.stopped or "not by then"),
+        ("ended", "in order" if player.ended else player.stopped or "not by this step"),
     ]
     state = summary["state"]
     stats = ServerStats.of(state).to_record() | {
@@ -210,7 +211,7 @@ _KEY_COLUMNS = ("key", "namespace", "state", "generation", "waiters", "execution
 def _some(
     what: str, records: list[dict[str, Any]], columns: tuple[str, ...], left: list[str]
 ) -> Table:
-    """The first of these, if there are many."""
+    """Table of the first records; its title has the number of all."""
     some = f", of which {MOST_SHOWN} are shown" if len(records) > MOST_SHOWN else ""
     title = f"{what} ({len(records)}{some})"
     return records_table(title, records[:MOST_SHOWN], columns, left=left)

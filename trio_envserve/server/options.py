@@ -142,9 +142,9 @@ class ServerOptions:
     )  # fmt: skip
     workers: int | WorkerRange = option(
         1,
-        "Worker processes; 2..64: as many as needed. A range (``WorkerRange``) has as many as "
-        "there is work for. 0: the environment runs inside the server's own process, and what it "
-        "breaks it breaks there; with ``hosts_bind``, there are no workers on this machine.",
+        "Worker processes; 2..64: as many as needed. A range (``WorkerRange``) follows the work. "
+        "0: the environment runs inside the server's own process, without isolation; with "
+        "``hosts_bind``, there are no workers on this machine.",
         metavar="N|A..B", make=_workers, common=True,
     )  # fmt: skip
     capacity: int | None = option(
@@ -165,7 +165,7 @@ class ServerOptions:
     worker_python: str | os.PathLike[str] | None = option(
         None,
         "Another Python for the workers. It has the environment, and of this package the same "
-        "version. Nothing is looked for here then, either. For hosts it is a path of theirs.",
+        "version. The environment is then not imported here. For hosts it is a path of theirs.",
         metavar="PATH", group="Workers",
     )  # fmt: skip
     worker_environ: Sequence[Mapping[str, str]] = option(

@@ -58,7 +58,7 @@ async def open_http_door(
     for wrong arguments, and ServerStartError if the address cannot be had.
 
     Args:
-        server: A server of this process, or the address of any.
+        server: A server of this process, or the address of another one.
         options: Given as keyword arguments.
     """
     need_trio("open_http_door")
