@@ -137,7 +137,7 @@ def test_a_receiver_that_takes_spans_again_is_one_line(
             kind: SpanExportResult = result
             return kind
 
-    told = otlp._told(Flaky(), "here", otlp._Heard())
+    told = otlp._told(Flaky(), "here", otlp._Reasons())
     for _ in range(4):
         told.export([None, None])
     assert caplog.messages == [
@@ -149,7 +149,7 @@ def test_a_receiver_that_takes_spans_again_is_one_line(
 
 
 def test_a_line_of_a_library_that_cannot_be_formatted_does_no_harm():
-    heard = otlp._Heard()
+    heard = otlp._Reasons()
     record = logging.LogRecord("opentelemetry.exporter", 30, "", 0, "%d", ("x",), None)
     heard.emit(record)
     assert heard.text == "%d"

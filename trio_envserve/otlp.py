@@ -91,9 +91,9 @@ def configure(setup: OtlpSetup, who: str) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    heard = _Heard()
+    reasons = _Reasons()
     quiet = logging.getLogger("opentelemetry")
-    quiet.addHandler(heard)
+    quiet.addHandler(reasons)
     quiet.propagate = False
     about = {"service.instance.id": f"{who} {os.getpid()}"}
     if not _names_service():
@@ -104,7 +104,7 @@ def configure(setup: OtlpSetup, who: str) -> None:
         resource=Resource.create(about), sampler=sampler, shutdown_on_exit=False
     )
     url = f"{setup.endpoint.rstrip('/')}/v1/traces" if setup.endpoint else None
-    told = _told(OTLPSpanExporter(endpoint=url), url or "the receiver", heard)
+    told = _told(OTLPSpanExporter(endpoint=url), url or "the receiver", reasons)
     delay_ms = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else SEND_EVERY_S * 1000
     provider.add_span_processor(BatchSpanProcessor(told, schedule_delay_millis=delay_ms))
     trace.set_tracer_provider(provider)
@@ -138,7 +138,7 @@ def finish(limit_s: float = FLUSH_S) -> None:
 
 
 @final
-class _Heard(logging.Handler):
+class _Reasons(logging.Handler):
     """Keeps the first line of an exporter about what it cannot send, and shows none of
     OpenTelemetry's own."""
 
@@ -154,7 +154,7 @@ class _Heard(logging.Handler):
             self.text = str(record.msg)
 
 
-def _told(exporter: Any, where: str, heard: _Heard) -> Any:
+def _told(exporter: Any, where: str, reasons: _Reasons) -> Any:
     """An exporter that tells in one line when spans begin to be lost.  The class is made
     here, since its base is in the extra."""
     from opentelemetry.sdk.trace import ReadableSpan
@@ -168,11 +168,11 @@ def _told(exporter: Any, where: str, heard: _Heard) -> Any:
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             result: SpanExportResult
-            heard.text = ""
+            reasons.text = ""
             try:
                 result = exporter.export(spans)
             except Exception as error:  # of any of the libraries below it: the thread goes on
-                heard.text = f"{type(error).__name__}: {error}"
+                reasons.text = f"{type(error).__name__}: {error}"
                 result = SpanExportResult.FAILURE
             if result is SpanExportResult.SUCCESS:
                 if self.failing:
@@ -180,7 +180,7 @@ def _told(exporter: Any, where: str, heard: _Heard) -> Any:
                 self.failing, self.lost = False, 0
                 return result
             if not self.failing:
-                why = heard.text[:400] or "it gave no reason"
+                why = reasons.text[:400] or "it gave no reason"
                 _log.warning("spans are lost, until %s takes them again: %s", where, why)
             self.failing = True
             self.lost += len(spans)

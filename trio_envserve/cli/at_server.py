@@ -90,22 +90,22 @@ async def tell_health(client: Client | OpenDoor, wait_s: float) -> None:
     """Say why the server is not healthy, whenever that changes, and when it is
     back.  It runs until it is cancelled.  A missing server is reported after about 3 s.
     ``wait_s`` is how long the command waits in all; it may be ``inf``."""
-    said, said_s = "", trio.current_time()
+    shown, shown_at = "", trio.current_time()
     since_s = trio.current_time()
     while True:
         await trio.sleep(LOOK_S)
         now_s = trio.current_time()
         seen = client.health()
         if seen.health is Health.HEALTHY:
-            if said:
+            if shown:
                 say("the server is back")
-            said, since_s = "", now_s
+            shown, since_s = "", now_s
             continue
         if seen.health is Health.STARTING and now_s - since_s < PATIENCE_S:
             continue
         gist = seen.reason.partition(" (for ")[0]  # without the seconds
-        if gist != said or now_s - said_s >= AGAIN_S:
-            said, said_s = gist, now_s
+        if gist != shown or now_s - shown_at >= AGAIN_S:
+            shown, shown_at = gist, now_s
             left_s = wait_s - (now_s - since_s)
             more = f", {max(0.0, left_s):.0f} s more" if left_s < math.inf else ""
             say(f"waiting for the server{more}: {gist}")

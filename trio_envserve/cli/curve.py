@@ -32,10 +32,10 @@ from .verbs import VerbOptions, verb
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-def _name(said: str) -> str:
-    if not _NAME.fullmatch(said):
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
         raise ConfigError("a NAME is letters, digits and _ . - , at most 64")
-    return said
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,13 +197,13 @@ def _told() -> Iterator[None]:
 
 
 def _entry(right: ClientRight) -> str:
-    said = {
+    fields = {
         "public": right.public, "roles": right.roles, "namespaces": right.namespaces,
         "hosts": right.hosts, "share": right.share if right.share < 1 else None,
     }  # fmt: skip
     # Texts, numbers and lists of TOML are those of JSON.
     lines = (
-        f"{name} = {json.dumps(one, ensure_ascii=False)}\n" for name, one in said.items() if one
+        f"{name} = {json.dumps(one, ensure_ascii=False)}\n" for name, one in fields.items() if one
     )
     return "".join(lines)
 

@@ -124,8 +124,8 @@ class Eval(EvaluationOptions):
 
     environment: str = argument("What makes the inputs.", metavar="ENV")
     n: int | None = option(
-        None, "Number of inputs, before --slice.", flag="-n",
-        shown=f"{DEFAULT_N}; with --slice: STOP; with --inputs: all", least=1, common=True,
+        None, "Number of inputs. By default STOP where --slice is given, which takes of these.",
+        flag="-n", shown=f"{DEFAULT_N}; with --inputs: all", least=1, common=True,
     )  # fmt: skip
     model: str = option(
         "oracle", "Model: oracle, random, a URL, or a name. The oracle is always right, "

@@ -130,7 +130,7 @@ async def _join(asked: Join, opened: dict[str, Any], stop: StopRequest) -> Resul
 
 async def _follow(host: JoinedHost, service: Service, about: Mapping[str, Any]) -> None:
     """Say when the router has it and when not, and raise what makes it hopeless."""
-    said, said_s, joined = "", trio.current_time() - SAY_EVERY_S + SAY_FIRST_S, False
+    shown, shown_at, joined = "", trio.current_time() - SAY_EVERY_S + SAY_FIRST_S, False
     while True:
         host.check_hopeless()
         now_s = trio.current_time()
@@ -139,15 +139,15 @@ async def _follow(host: JoinedHost, service: Service, about: Mapping[str, Any]) 
                 line = f"joined {host.address}: {about['workers']} workers run {host.serves}"
                 service.announce("joined", line, **about, environment=host.serves)
                 service.tell()
-            joined, said = True, ""
+            joined, shown = True, ""
         elif trouble := host.trouble:
             if joined:
                 service.announce("apart", "", **about, reason=trouble)
-                joined, said = False, "joined"
-            if (said and trouble != said) or now_s >= said_s + SAY_EVERY_S:
+                joined, shown = False, "joined"
+            if (shown and trouble != shown) or now_s >= shown_at + SAY_EVERY_S:
                 left = f"; {host.workers} workers go on as long as the lease holds"
                 say(f"waiting for the router: {trouble}{left if host.workers else ''}")
-                said, said_s = trouble, now_s
+                shown, shown_at = trouble, now_s
         await host.wait_changed()
 
 

@@ -250,12 +250,12 @@ def _whole(each: Kept) -> dict[str, Any]:
 
 def _outcome(header: Body, payload: Body, executions: int) -> dict[str, Any]:
     try:
-        said = messages.decode(bytes(header), most_bytes=WireLimits().header_bytes)
-        assert isinstance(said, messages.Outcome)
+        outcome = messages.decode(bytes(header), most_bytes=WireLimits().header_bytes)
+        assert isinstance(outcome, messages.Outcome)
         about: dict[str, Any] = {
-            "worker": said.worker, "duration_s": said.duration_s, "executions": executions
+            "worker": outcome.worker, "duration_s": outcome.duration_s, "executions": executions
         }  # fmt: skip
-        if said.status == Status.RESULT:
+        if outcome.status == Status.RESULT:
             return record_of(Outcome(value=values.decode(bytes(payload)), **about))
         error = error_from_info(error_records.decode(bytes(payload)))
         return record_of(Outcome(error=error, **about))

@@ -36,10 +36,10 @@ _COLUMNS = "key", "state", "waiters", "lost", "age_s", "left_s", "size_bytes", "
 _NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; the line says why"}
 
 
-def _key(said: str) -> str:
-    if said.startswith(("tcp://", "ipc://")):
-        raise ConfigError(f"{said} is an address, and no key: give it with --address")
-    return said
+def _key(value: str) -> str:
+    if value.startswith(("tcp://", "ipc://")):
+        raise ConfigError(f"{value} is an address, and no key: give it with --address")
+    return value
 
 
 def _keys(flag: str, texts: Sequence[str]) -> tuple[str, ...]:

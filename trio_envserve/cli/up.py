@@ -42,8 +42,8 @@ from .verbs import server_options, verb
 LAUNCHERS = ("ray", "slurm")
 
 
-def _hosts(said: Any) -> WorkerRange:
-    found = WorkerRange.of(str(said))
+def _hosts(value: Any) -> WorkerRange:
+    found = WorkerRange.of(str(value))
     return WorkerRange(found, found) if isinstance(found, int) else found
 
 

@@ -297,16 +297,16 @@ class VerbCommand(click.Command):
                 value = value if about.make is None else about.make(value)
             values[name] = value
         made = {name: values[name] for name in options_of(self._record) if name in values}
-        path, said = values.get("config"), {}
+        path, tables = values.get("config"), {}
         if path is not None and self.name == SERVE:
-            said = read_file(path)
-            own = values_of(self._record, said.get(SERVE, {}), f"{path}, [{SERVE}]")
+            tables = read_file(path)
+            own = values_of(self._record, tables.get(SERVE, {}), f"{path}, [{SERVE}]")
             made = {**own, **made}
         for name, part in _parts(self._record):
             made[name] = part.taken(values)
-            if part.table in said:
+            if part.table in tables:
                 where = f"{path}, [{part.table}]"
-                made[name] = {**values_of(part.record, said[part.table], where), **made[name]}
+                made[name] = {**values_of(part.record, tables[part.table], where), **made[name]}
         return self._record(**made)
 
     # -- help ---------------------------------------------------------------------
@@ -399,9 +399,9 @@ def explained(about: Option, *, whole: bool) -> str:
     text = about.help.replace("``", "`") if whole else _sentence(about.help)
     default = about.shown
     if not default and isinstance(about.default, (str, int, float)):
-        is_said = about.default is not False and about.default != ""
+        is_shown = about.default is not False and about.default != ""
         default = f"{about.default:g}" if isinstance(about.default, float) else f"{about.default}"
-        default = default if is_said else ""
+        default = default if is_shown else ""
     more = " Repeatable." if whole and about.is_many else ""
     return f"{text}{more}" + (f" [default: {default}]" if default and about.kind != "bool" else "")
 

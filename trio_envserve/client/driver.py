@@ -153,7 +153,7 @@ class Driver:
         self._wake_at_s = 0.0
         self._asked_of_core = trio.Event()
         """Set when a call has changed the core, and its effects are not carried out yet."""
-        self._said = Health.STARTING
+        self._logged = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
 
@@ -409,8 +409,8 @@ class Driver:
 
     def _report_health(self) -> None:
         health, why = self.core.link.health(trio.current_time())
-        if health is not self._said:
-            self._said = health
+        if health is not self._logged:
+            self._logged = health
             if health is Health.UNHEALTHY:
                 _log.warning("%s: unhealthy: %s", self.address, why)
             else:

@@ -21,7 +21,7 @@ from .limits import HttpLimits, VerifiersLimits
 
 def _limits(kind: Any) -> Callable[[Any], Any]:
     """Makes limits of a table.  Raises ConfigError for what it cannot have."""
-    return lambda said: limits_by_name(table_of_limits(said), kind)[0]
+    return lambda value: limits_by_name(table_of_limits(value), kind)[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

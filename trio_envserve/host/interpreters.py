@@ -27,7 +27,7 @@ import trio
 from ..core.errors import ConfigError
 from ..core.terms import gist
 
-_LINES, _SAID_CHARS = 5, 400
+_LINES, _ANSWER_CHARS = 5, 400
 """Most lines and characters of an interpreter's output that are shown if it cannot run: the last
 ones, since the reason often follows a stack."""
 
@@ -106,9 +106,9 @@ async def _ask(python: str, version: str) -> dict[str, Any]:
         found["python"].split(".")
     except (ValueError, IndexError, TypeError, KeyError, AttributeError):
         last = done.stderr.decode(errors="replace").strip().splitlines()[-_LINES:]
-        said = gist("\n".join(last), _SAID_CHARS)
+        answer = gist("\n".join(last), _ANSWER_CHARS)
         raise ConfigError(
-            f"worker_python: {python} is not a Python: {said or 'no answer'}"
+            f"worker_python: {python} is not a Python: {answer or 'no answer'}"
         ) from None
     return found
 

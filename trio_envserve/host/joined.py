@@ -194,7 +194,7 @@ class JoinedHost:
         nursery.start_soon(self._listen, socket)
         nursery.start_soon(self._beat)
 
-    def _heard_of(self, event: ConnectionEvent) -> None:
+    def _on_event(self, event: ConnectionEvent) -> None:
         """Take an event of the connection."""
         if event is ConnectionEvent.CONNECTED:
             self._trouble = self._barred = ""

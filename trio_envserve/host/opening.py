@@ -137,7 +137,7 @@ async def open_host(
             network = await stack.enter_async_context(open_zmtp_network())
             host = JoinedHost(core, address, own, make_workers)
             socket = await stack.enter_async_context(
-                network.open_dealer(address, limits=wire, on_event=host._heard_of, curve=curve)
+                network.open_dealer(address, limits=wire, on_event=host._on_event, curve=curve)
             )
             # Last: whoever listens to the socket has ended before that is closed.
             stack.enter_context(unwrap_single())

@@ -132,7 +132,9 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._signs.send(question.to_line(), socket.MSG_DONTWAIT)
 
-    async def listen(self, heard: Callable[[Heartbeat], None], heartbeat_s: float = 1.0) -> None:
+    async def listen(
+        self, on_heartbeat: Callable[[Heartbeat], None], heartbeat_s: float = 1.0
+    ) -> None:
         """Pass on the worker's heartbeat until the process ends, and who holds its interpreter
         while there is none."""
         lines = HeartbeatLines()
@@ -145,7 +147,7 @@ class WorkerProcess:
                 watch = watch or ThreadWatch(self.pid)
                 holder = await self._holder(watch.look()) if self.pid else None
                 if holder is not None:
-                    heard(holder)
+                    on_heartbeat(holder)
                 continue
             watch = None
             try:
@@ -164,7 +166,7 @@ class WorkerProcess:
                 warned = True
             else:
                 for heartbeat in heartbeats:
-                    heard(heartbeat)
+                    on_heartbeat(heartbeat)
 
     async def _holder(self, threads: list[int]) -> Heartbeat | None:
         """Who holds the interpreter, of these threads."""
@@ -195,15 +197,15 @@ class WorkerProcess:
         while True:
             await trio.lowlevel.wait_readable(self._guard_socket)
             try:
-                said = self._guard_socket.recv(STARTED.size)
+                report = self._guard_socket.recv(STARTED.size)
             except BlockingIOError:
                 continue
             except OSError:
                 return
-            if not said:
+            if not report:
                 return
-            if not self.pid and len(said) == STARTED.size:  # later ones are the environment's
-                self.pid, failed = STARTED.unpack(said)
+            if not self.pid and len(report) == STARTED.size:  # later ones are the environment's
+                self.pid, failed = STARTED.unpack(report)
                 self.unlocked = os.strerror(failed) if failed else ""
                 started(self.pid)
 

@@ -74,8 +74,8 @@ class SlurmHosts:
             [*self._join, "--drain-s", str(max(1, self._leave_s - 10))], name=name,
             folder=self._folder, leave_s=self._leave_s, log=str(self._folder / f"{name}.log"),
         )  # fmt: skip
-        said = await self._submit(text, "--parsable")
-        return SlurmHost(said.split(";")[0].strip())
+        answer = await self._submit(text, "--parsable")
+        return SlurmHost(answer.split(";")[0].strip())
 
     async def test(self) -> str:
         """Whether such a job could be submitted: what ``sbatch --test-only`` says.
@@ -90,10 +90,10 @@ class SlurmHosts:
             ["sbatch", *options, *self._options], stdin=text.encode(), capture_stdout=True,
             capture_stderr=True, check=False,
         )  # fmt: skip
-        said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+        answer = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
         if done.returncode:
-            raise ConfigError(f"sbatch does not take the job of a host: {said}")
-        return said
+            raise ConfigError(f"sbatch does not take the job of a host: {answer}")
+        return answer
 
 
 @final

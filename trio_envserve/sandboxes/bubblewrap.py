@@ -140,17 +140,17 @@ class _Started(NamedTuple):
     """Process id of bwrap, the parent of process 1."""
     ready: int
     info: int
-    said: bytearray
+    info_read: bytearray
     """Everything read from ``info``."""
     errors_file: int
 
     async def init(self) -> int:
         """Process id of process 1, seen from outside; 0 if there is none."""
-        while (found := re.search(rb'"child-pid": *(\d+)\D', self.said)) is None:
+        while (found := re.search(rb'"child-pid": *(\d+)\D', self.info_read)) is None:
             piece = await read_piece(self.info)
             if not piece:
                 return 0
-            self.said.extend(piece)
+            self.info_read.extend(piece)
         return int(found[1])
 
     def errors(self) -> str:

@@ -50,17 +50,17 @@ def pairs(flag: str, texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def limits_by_name(said: Mapping[str, Any], *kinds: Any) -> list[Any]:
+def limits_by_name(given: Mapping[str, Any], *kinds: Any) -> list[Any]:
     """Limits of these classes that a table has.  Raises ConfigError with the near names."""
     fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
-    for name, value in said.items():
+    for name, value in given.items():
         if name not in fields:
             raise ConfigError(f"no limit {name!r}{nearest(name, fields)}")
         if isinstance(value, float) and not isinstance(fields[name].default, float):
             raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
     names = [{field.name for field in dataclasses.fields(kind)} for kind in kinds]
     return [
-        kind(**{name: said[name] for name in said if name in own})
+        kind(**{name: given[name] for name in given if name in own})
         for kind, own in zip(kinds, names, strict=True)
     ]
 
@@ -88,30 +88,30 @@ def check_slots(environ: Sequence[object], workers: int | WorkerRange) -> None:
         )
 
 
-def _workers(said: Any) -> int | WorkerRange:
-    return said if isinstance(said, WorkerRange) else WorkerRange.of(str(said))
+def _workers(value: Any) -> int | WorkerRange:
+    return value if isinstance(value, WorkerRange) else WorkerRange.of(str(value))
 
 
-def table_of_limits(said: Any) -> Any:
+def table_of_limits(value: Any) -> Any:
     """What a file says of limits, by their names.  Raises ConfigError if it is no table."""
-    if not isinstance(said, (Mapping, ServerLimits)):
-        raise ConfigError(f"limits is a table, not {said!r}")
-    return said
+    if not isinstance(value, (Mapping, ServerLimits)):
+        raise ConfigError(f"limits is a table, not {value!r}")
+    return value
 
 
-def _curve(said: Any) -> ServerCurve:
-    return said if isinstance(said, ServerCurve) else ServerCurve.from_folder(said)
+def _curve(value: Any) -> ServerCurve:
+    return value if isinstance(value, ServerCurve) else ServerCurve.from_folder(value)
 
 
-def _fence_s(said: Any) -> float | None:
-    if said in (None, "none"):
+def _fence_s(value: Any) -> float | None:
+    if value in (None, "none"):
         return None
     try:
-        seconds = float(said)
+        seconds = float(value)
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds > 0:
-        raise ConfigError(f"--fence-s (fence_s) is a number of seconds or none, not {said!r}")
+        raise ConfigError(f"--fence-s (fence_s) is a number of seconds or none, not {value!r}")
     return seconds
 
 
@@ -260,8 +260,8 @@ def completed(**given: Any) -> dict[str, Any]:
     Raises ConfigError."""
     path = given.pop("config", None)
     if path is not None:
-        said = {name: value for name, value in read_file(path).items() if name not in _OF_OTHERS}
-        of_file = values_of(ServerOptions, said, path)
+        table = {name: value for name, value in read_file(path).items() if name not in _OF_OTHERS}
+        of_file = values_of(ServerOptions, table, path)
         named, ours = of_file.get("limits"), given.get("limits")
         if isinstance(named, Mapping) and (ours is None or isinstance(ours, Mapping)):
             given["limits"] = {**named, **(ours or {})}

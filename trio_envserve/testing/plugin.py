@@ -274,7 +274,7 @@ class _SessionServer:
 
     def __init__(self, environment: str, config: pytest.Config, folder: Path) -> None:
         self._environment = environment
-        self._said = folder / "server.err"
+        self._errors = folder / "server.err"
         command = [
             sys.executable, "-m", "trio_envserve", "serve", environment, "--json",
             "--bind", "tcp://127.0.0.1:0", "--drain-s", "1", "--exit-with-parent",
@@ -282,7 +282,7 @@ class _SessionServer:
         ]  # fmt: skip
         # The server can import whatever the tests can: pytest extends sys.path as it runs.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        with self._said.open("wb") as stream:
+        with self._errors.open("wb") as stream:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream,
                 env={**os.environ, "PYTHONPATH": path},
@@ -312,5 +312,5 @@ class _SessionServer:
             self._process.communicate()
 
     def _fail(self, what: str) -> NoReturn:
-        said = self._said.read_text(encoding="utf-8", errors="replace")
-        pytest.fail(f"the server of {self._environment} {what}; it said:\n{said}", pytrace=False)
+        text = self._errors.read_text(encoding="utf-8", errors="replace")
+        pytest.fail(f"the server of {self._environment} {what}; it said:\n{text}", pytrace=False)

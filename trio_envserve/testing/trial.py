@@ -759,16 +759,16 @@ class Trial:
             match member.value:
                 case {"execution": str(execution), "value": value}:
                     member = dataclasses.replace(member, value=value)
-            said = "a value" if member.ok else type(member.error).__name__
-            self.write("told", client, request, TrialAnswer(member, execution), f"is told {said}")
+            answer = "a value" if member.ok else type(member.error).__name__
+            self.write("told", client, request, TrialAnswer(member, execution), f"is told {answer}")
 
     async def _strike(self, fault: Fault, at_s: float) -> None:
         await trio.sleep_until(at_s)
         name = getattr(fault, "__name__", type(fault).__name__)
         self.faults[name] += 1
         self.write("harmed", name, words="begins")
-        said = await fault(self)
-        self.write("harmed", name, words=str(said) if said else "is over")
+        answer = await fault(self)
+        self.write("harmed", name, words=str(answer) if answer else "is over")
 
     async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC128  # _live does
         """Run the server, one life after the other."""

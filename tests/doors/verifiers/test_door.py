@@ -336,13 +336,15 @@ class Batch:
         pass
 
 
-class SaidInOneTurn(trio.abc.Instrument):
+class ReceivedInOneTurn(trio.abc.Instrument):
     """How much is taken in, by turns of the loop."""
 
     def __init__(self) -> None:
         self.turns = [0]
 
-    def said(self, route: bytes, frames: list[bytes], now_s: float, *, ready: bool) -> list[Any]:
+    def received(
+        self, route: bytes, frames: list[bytes], now_s: float, *, ready: bool
+    ) -> list[Any]:
         self.turns[-1] += 1
         return []
 
@@ -352,11 +354,11 @@ class SaidInOneTurn(trio.abc.Instrument):
 
 async def test_large_runs_that_end_in_one_moment_are_not_taken_in_one_turn(monkeypatch):
     """Fifteen of 16 MiB were hashed in one turn, which took a quarter of a second."""
-    counted = SaidInOneTurn()
+    counted = ReceivedInOneTurn()
     trio.lowlevel.add_instrument(counted)
     client: Any = SimpleNamespace(health=lambda: SimpleNamespace(health=Health.HEALTHY))
     served = Door(client, VerifiersLimits(), redeliver=True)
-    monkeypatch.setattr(served._runs, "said", counted.said)
+    monkeypatch.setattr(served._runs, "received", counted.received)
     payload = bytes(TURN_BYTES)
     router: Any = Batch([[b"r", b"%d" % n, b"run", payload] for n in range(10)])
     with trio.fail_after(HANG_S):

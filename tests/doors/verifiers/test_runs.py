@@ -50,7 +50,7 @@ class Desk:
         return self.runs.closed(route, self.now_s)
 
     def say(self, route: bytes, *frames: bytes, ready: bool = True) -> list[Effect]:
-        return self.runs.said(route, list(frames), self.now_s, ready=ready)
+        return self.runs.received(route, list(frames), self.now_s, ready=ready)
 
     def run(self, route: bytes, name: bytes = b"a", payload: bytes = b"p") -> list[Effect]:
         return self.say(route, name, b"run", payload)

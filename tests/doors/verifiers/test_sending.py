@@ -12,7 +12,7 @@ import trio.testing
 
 from trio_envserve.doors.verifiers import sending, wire
 from trio_envserve.doors.verifiers.runs import Deliver, Place, VerifiersRun
-from trio_envserve.doors.verifiers.sending import SAID_MOST, SHARE_MESSAGES, Sending
+from trio_envserve.doors.verifiers.sending import SHARE_MESSAGES, WAITING_MOST, Sending
 from trio_envserve.doors.verifiers.wire import Message
 
 A, B = b"peer a", b"peer b"
@@ -136,14 +136,14 @@ async def test_peers_take_turns():
 async def test_what_is_said_to_one_that_does_not_read_is_bounded_and_stays_in_order():
     async with running() as bench:
         bench.router.room[A] = 0
-        for i in range(SAID_MOST + 7):
+        for i in range(WAITING_MOST + 7):
             bench.sending.say(A, wire.healthy(b"%d" % i))
         assert bench.sending.dropped == 7
         bench.router.room[A] = 10**6
         bench.sending.say(A, wire.healthy(b"last"))  # not before the others
         assert not bench.router.sent
         await trio.sleep(10 * sending.RETRY_S)
-        assert bench.router.of(A) == [wire.healthy(b"%d" % i) for i in range(SAID_MOST)]
+        assert bench.router.of(A) == [wire.healthy(b"%d" % i) for i in range(WAITING_MOST)]
 
 
 async def test_nothing_is_sent_to_who_is_gone():

@@ -308,8 +308,8 @@ def _too_many() -> Problem:
 def _traceparent(headers: Headers) -> str | None:
     """The span of who asks.  One that is malformed, or said twice, is none: that is no
     reason to refuse work."""
-    said = headers.get(b"traceparent", ())
-    return tracing.read(said[0].decode("latin-1")) if len(said) == 1 else None
+    parents = headers.get(b"traceparent", ())
+    return tracing.read(parents[0].decode("latin-1")) if len(parents) == 1 else None
 
 
 def _by_name(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -159,7 +159,7 @@ def answer_of(row: RolloutRow, result: object) -> dict[str, Any]:
     response = result.get("response")
     if response is None:
         response = response_of_messages(result.get("completion"))
-    return {**row.fields, **result, "response": response, "reward": reward, **_said(row, result)}
+    return {**row.fields, **result, "response": response, "reward": reward, **_ending(row, result)}
 
 
 def failure_of(row: RolloutRow, problem: Problem) -> dict[str, Any]:
@@ -171,11 +171,11 @@ def failure_of(row: RolloutRow, problem: Problem) -> dict[str, Any]:
         **row.fields, "response": response_of_messages(()), "reward": None,
         "_ng_failure_class": code, "_ng_failure_terminal": terminal, "mask_sample": True,
         "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
-        "problem": problem.record, **_said(row, {}),
+        "problem": problem.record, **_ending(row, {}),
     }  # fmt: skip
 
 
-def _said(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
+def _ending(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that nobody heeded: neither this door nor, where it says so, the environment."""
     own = result.get("not_heeded")
     names = [name for name in own if isinstance(name, str)] if isinstance(own, list) else []

@@ -74,7 +74,7 @@ class Door:
         self._runs = Runs(limits, redeliver=redeliver)
         self._news: deque[tuple[bytes, str | None]] = deque()
         """Connections that were opened or lost, and not taken in yet."""
-        self._heard = trio.Event()
+        self._received = trio.Event()
         self._scopes: dict[bytes, trio.CancelScope] = {}
         """Of runs, by name."""
         self._clock = AwakeClock(2 * TICK_S, trio.current_time())
@@ -85,7 +85,7 @@ class Door:
     def on_peer(self, route: bytes, place: str | None) -> None:
         """A connection was opened, or is lost."""
         self._news.append((route, place))
-        self._heard.set()
+        self._received.set()
 
     async def serve(self, router: RouterSocket, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled.  Then whoever waits is told."""
@@ -115,7 +115,7 @@ class Door:
             ready = self.client.health().health is Health.HEALTHY
             size = 0
             for route, *frames in batch:
-                self._do(self._runs.said(bytes(route), frames, self._now_s(), ready=ready))
+                self._do(self._runs.received(bytes(route), frames, self._now_s(), ready=ready))
                 size += sum(map(len, frames))
                 if size > TURN_BYTES:  # each run was hashed, and many may come in one batch
                     size = 0
@@ -123,8 +123,8 @@ class Door:
 
     async def _hear(self) -> None:
         while True:
-            await self._heard.wait()
-            self._heard = trio.Event()
+            await self._received.wait()
+            self._received = trio.Event()
             self._take_news()
 
     def _take_news(self) -> None:
@@ -200,14 +200,14 @@ class Door:
                 {"wire": wire.NAME, "run": start.payload}, state_columns=COLUMNS,
                 key=start.name.decode(), namespace=NAMESPACE,
             )  # fmt: skip
-            ended = await follow(self.client, asked, partial(self._said, start.name))
+            ended = await follow(self.client, asked, partial(self._send_delta, start.name))
             return outcome_of(ended, most_bytes=self._limits.frame_bytes)
         except Exception:
             # A mistake of the door ends one run, and its client is told so.
             _log.exception("the door for verifiers made a mistake")
             return RunOutcome(error="the door made a mistake (it may have run)")
 
-    def _said(self, name: bytes, number: int, delta: Frame) -> None:
+    def _send_delta(self, name: bytes, number: int, delta: Frame) -> None:
         self._do(self._runs.delta(name, number, delta))
 
     async def _release(self, name: bytes) -> None:

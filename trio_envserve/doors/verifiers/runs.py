@@ -329,7 +329,9 @@ class Runs:
 
     # -- messages -------------------------------------------------------------
 
-    def said(self, route: bytes, frames: list[Frame], now_s: float, *, ready: bool) -> list[Effect]:
+    def received(
+        self, route: bytes, frames: list[Frame], now_s: float, *, ready: bool
+    ) -> list[Effect]:
         """A message has come.  ``ready``: whether the server can run something."""
         peer = self._peers.get(route)
         if peer is None:

@@ -26,7 +26,7 @@ SHARE_MESSAGES: Final = 64
 SHARE_BYTES: Final = 1024 * 1024
 """One outbox gets so many messages, or bytes, before the others have their turn."""
 
-SAID_MOST: Final = 1000
+WAITING_MOST: Final = 1000
 """Messages that may wait in one line, besides outcomes.  Who lets more wait does not read."""
 
 RETRY_S: Final = 0.05
@@ -42,7 +42,7 @@ class _Line:
         """Of its task."""
         self.items: deque[Deliver | Message] = deque()
         self.added = trio.Event()
-        self.said = 0
+        self.waiting = 0
         """How many messages, besides outcomes, have not gone."""
         self.is_blocked = False
         """Whether a message waits for room in the outbox."""
@@ -78,12 +78,12 @@ class Sending:
     def say(self, route: bytes, message: Message) -> None:
         """Send one message, before all that waits, or else behind it."""
         line = self._lines.get(route)
-        if line is None or (not line.said and self._router.send_nowait(route, message)):
+        if line is None or (not line.waiting and self._router.send_nowait(route, message)):
             return
-        if line.said >= SAID_MOST:
+        if line.waiting >= WAITING_MOST:
             self.dropped += 1
             return
-        line.said += 1
+        line.waiting += 1
         self._add(line, message)
 
     def stream(self, route: bytes, message: Message) -> bool:
@@ -111,7 +111,7 @@ class Sending:
                 item = line.items.popleft()
                 if not isinstance(item, Deliver):
                     await self._send(route, line, item)
-                    line.said -= 1
+                    line.waiting -= 1
                     continue
                 for name in item.names:
                     run = self._find(name)

@@ -154,10 +154,10 @@ def _read_rows(connection: sqlite3.Connection, found: JournalContents) -> list[R
 def _check_pages(connection: sqlite3.Connection) -> list[str]:
     """Whether indexes and tables agree: a row that is found no more is removed no more."""
     try:
-        said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
+        found = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
     except sqlite3.Error as error:
         return [f"{DATABASE}: {error}"]
-    return [f"{DATABASE}: {text}" for (text,) in said if text != "ok"]
+    return [f"{DATABASE}: {text}" for (text,) in found if text != "ok"]
 
 
 def _take(folder: Path, row: Row, found: JournalContents) -> None:
