@@ -358,8 +358,12 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
                {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}),
         Again(BrokenNumbers, "1 token ids for 2 sampled tokens"),
     ),
-    "vLLM: -9999 is a number": (
+    "OpenAI: -9999, a token that is not among the likely ones": (
         plain(whole(logprobs=logprobs(-9999.0))), Good({"logprobs": [-9999.0]}),
+    ),
+    "vLLM: -9999, its word for minus infinity, beside tokens to train on": (
+        plain(whole(token_ids=[1, 2], logprobs=logprobs(-0.5, -9999.0))),
+        Again(BrokenNumbers, "no log-probability for a sampled token, but -9999"),
     ),
     # -- what belongs to tokens
     "routed experts": (

@@ -82,6 +82,9 @@ MOST_TOKENS = 1 << 40
 HIGHEST_LOGPROB = 0.01
 """A log-probability is never above 0, but for how it was rounded."""
 
+NO_LOGPROB = -9999.0
+"""The number that vLLM and OpenAI write where they know none, or minus infinity."""
+
 
 class ChatProblem(ValueError):
     """An endpoint sent something that is no completion."""
@@ -401,6 +404,8 @@ class _Draft:
             raise _broken(
                 f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens", again=False
             )
+        if ids and logprobs is not None and min(logprobs) <= NO_LOGPROB:
+            raise _broken(f"gave no log-probability for a sampled token, but {NO_LOGPROB:g}")
         counted = _count(self._usage.get("completion_tokens"))
         if ids is not None and not ids and (text or calls or self._reasoning):
             raise _broken("gave no token ids for what it sampled")
