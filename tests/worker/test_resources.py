@@ -527,6 +527,22 @@ def test_function_with_other_arguments_is_refused_before_anything_is_created(
         wanted_resource("sandbox", made_by, ended_by)
 
 
+def destroy_with_yield(name: str, handle: Any) -> Iterator[None]:
+    """Does nothing when it is called."""
+    yield
+
+
+async def adestroy_with_yield(name: str, handle: Any) -> AsyncIterator[None]:
+    """The same for a loop."""
+    yield
+
+
+@pytest.mark.parametrize("function", [destroy_with_yield, adestroy_with_yield])
+def test_destroy_with_a_yield_which_would_count_as_done_and_do_nothing_is_refused(function: Any):
+    with pytest.raises(TypeError, match="destroy of the resource sandbox is a generator function"):
+        wanted_resource("sandbox", create, function)
+
+
 def test_rollout_that_no_worker_runs_has_no_resources():
     rollout = Rollout(None, OracleModel(), "m", {}, (), 1, "r")
     with pytest.raises(RuntimeError, match="no worker runs this rollout"):

@@ -141,6 +141,9 @@ def wanted_resource(kind: Any, create: Any, destroy: Any, here: Any = False) -> 
     _check_call(f"create of the resource {kind}", create, "name")
     reference = _reference(kind, destroy)
     _check_call(f"destroy of the resource {kind}", destroy, "name", "handle")
+    if inspect.isgeneratorfunction(destroy) or inspect.isasyncgenfunction(destroy):
+        text = "is a generator function (it has a yield): called, it would destroy nothing"
+        raise TypeError(f"destroy of the resource {kind} {text}")
     if type(here) is not bool:
         raise TypeError(f"here of the resource {kind} is True or False, not {here!r:.80}")
     return WantedResource(str.__str__(kind), create, destroy, reference, here)
