@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from trio_envserve import open_client, open_server
+from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.core import error_records, values
 from trio_envserve.core.errors import ConfigError, ErrorInfo
 from trio_envserve.core.limits import KIB, WireLimits
@@ -269,6 +269,42 @@ async def test_results_of_a_group_are_cut_where_they_are_large(environment: type
     assert many.value["cut"]["why"].startswith("the group's results had 1")
     assert many.value["completion"][7]["content"][1] == {"type": "text", "text": "turn 7"}
     assert "no such game" in str(failed.error)
+
+
+class Odd:
+    """A result that has no encoding, unless the input is 0."""
+
+    rows = 0
+
+    async def run_rollout(self, rollout: Any) -> Any:
+        rows = [[index] * 60 for index in range(self.rows)]
+        return {"reward": 0.5, "rows": rows, "x": {1: 2} if rollout.input == 0 else object()}
+
+
+class OddTogether(Odd):
+    async def run_group(self, rollouts: Any) -> list[Any]:
+        return [await self.run_rollout(each) for each in rollouts]
+
+
+class OddLarge(Odd):
+    rows = 1_000
+
+
+@pytest.mark.parametrize("environment", [Odd, OddTogether, OddLarge])
+async def test_a_group_loses_the_one_result_that_has_no_encoding_and_no_other(
+    environment: type[Odd],
+) -> None:
+    """All of its members were lost with it."""
+    network = MemoryNetwork()
+    async with (
+        open_server(environment(), workers=0, bind="memory:s", network=network) as server,
+        open_client(server.address, network=network) as client,
+    ):
+        with trio.fail_after(60):
+            first, odd, last = await client.run_group([0, 1, 0])
+    assert [each.value["reward"] for each in (first, last)] == [0.5, 0.5]
+    assert isinstance(odd.error, RolloutFailed)
+    assert "result[1].value.x: cannot encode a value of type object" in str(odd.error)
 
 
 async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:

@@ -26,7 +26,7 @@ from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
-from ..envs.cutting import smaller
+from ..envs.cutting import is_group, smaller
 from ..envs.request import RolloutRequest
 from ..redaction import found_in
 from ..turns import Threads
@@ -35,6 +35,7 @@ from .failures import (
     code_of,
     describe_exception,
     described_cause,
+    failure_record,
     log,
     retry_after_of,
 )
@@ -138,12 +139,26 @@ class OutcomeMaker:
             values.decode(body, root="request", limits=self._wire, **how)
         )
 
-    def _encode(self, value: Any, **how: Any) -> foreign.CodeResult:
-        return foreign.call(values.encode_to_send, value, root="result", limits=self._wire, **how)
+    def _encode(self, value: Any, root: str = "result", **how: Any) -> foreign.CodeResult:
+        return foreign.call(values.encode_to_send, value, root=root, limits=self._wire, **how)
+
+    def _encodable(self, records: list[Any], **how: Any) -> list[Any]:
+        """The records of a group, with an error in the place of each that has no encoding."""
+        found = []
+        for number, record in enumerate(records):
+            error = self._encode(record, f"result[{number}]", **how).error
+            if error is not None and not _is_for_later(error):
+                failure = EnvironmentFailure(_not_encodable(error), attempts=1, during="group")
+                record = {"ok": False, "error": failure_record(failure)}
+            found.append(record)
+        return found
 
     def _fitting(self, value: Any, **how: Any) -> foreign.CodeResult:
         """The encoding of a value, from which parts are cut until it fits into a message."""
         encoded = self._encode(value, **how)
+        if encoded.error is not None and not _is_for_later(encoded.error) and is_group(value):
+            value = self._encodable(value, **how)  # one member costs the others nothing
+            encoded = self._encode(value, **how)
         most_bytes = self._wire.message_bytes
         if encoded.error is not None or weight(encoded.value) <= most_bytes:
             return encoded
@@ -185,6 +200,12 @@ class OutcomeMaker:
         # However long its texts are, the record must fit into a frame.
         most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
         return Status.ERROR, error_records.encode(info, most_bytes=most_bytes)
+
+
+def _is_for_later(error: BaseException) -> bool:
+    """Whether a value may have an encoding elsewhere: in a thread, or in its own."""
+    kinds = (values.TooMuchWork, values.NotHere)
+    return any(foreign.is_exception(error, kind) for kind in kinds)
 
 
 def _not_encodable(error: BaseException) -> BaseException:
