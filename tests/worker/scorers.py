@@ -160,6 +160,14 @@ def leave() -> NoReturn:
     os._exit(3)
 
 
+def leave_within_the_answer() -> NoReturn:
+    frame: Any = sys._getframe()
+    while "send_pipe" not in frame.f_locals:
+        frame = frame.f_back
+    os.write(frame.f_locals["send_pipe"].fileno(), struct.pack("!i", 1000) + b"the first of these")
+    os._exit(0)
+
+
 def leave_politely() -> NoReturn:
     sys.exit("politely")
 

@@ -216,6 +216,14 @@ async def test_deaths_of_processes_are_told_as_such():
         assert str(caught.value).endswith("it may have needed more than its memory_bytes")
 
 
+async def test_process_that_dies_within_its_answer_is_told_as_a_death():
+    """The rollout had failed by an OSError of a pipe, put down to its own code."""
+    async with open_apart() as pool:
+        with pytest.raises(ApartDied, match="leave_within_the_answer ran died within its answer"):
+            await called(pool, scorers.leave_within_the_answer)
+        assert await called(pool, scorers.doubled, 1) == 2
+
+
 async def test_memory_of_a_call_is_limited_and_what_it_took_is_given_back():
     async with open_apart() as pool:
         with pytest.raises(ApartOutOfMemory, match="more than the 100000000 bytes") as caught:

@@ -107,6 +107,11 @@ class ApartPool:
                 if paper.has_begun or is_last:
                     raise self._ended(call, paper, error.args[-1].exitcode) from None
                 continue  # it died while it was idle, say: nothing has run
+            except OSError as error:  # its pipe ended within a message
+                if not paper.has_begun:
+                    raise
+                told = f"the process in which {call.name} ran died within its answer"
+                raise ApartDied(told) from error
             break
         if reply is None:
             text = f"{call.name} had not ended {START_S + limits.timeout_s:g} s after it was called"
