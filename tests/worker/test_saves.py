@@ -140,6 +140,21 @@ async def test_an_attempt_goes_on_from_the_last_save_of_the_one_before():
     ]  # fmt: skip
 
 
+async def test_an_attempt_after_a_save_of_none_begins_anew():
+    """It found a saved turn without a state, which code that goes on from one cannot read."""
+    began = []
+
+    async def body(rollout):
+        began.append(rollout.saved)
+        await rollout.save({"done": 1})
+        if rollout.attempt < 3:
+            await rollout.save(None, doing="books" if rollout.attempt == 2 else None)
+            raise ValueError("no")
+
+    await run(body, SavesRouter(), request(max_retries=5))
+    assert began == [None, None, SavedTurn(None, "books")]
+
+
 async def test_no_attempt_sees_what_another_has_done_to_its_state():
     async def body(rollout):
         if rollout.saved is None:

@@ -545,7 +545,9 @@ def resumed(rollout: Rollout, saved: Mapping[str, Any]) -> Rollout:
             rollout.usage._resume(usage)
             rollout._asked.extend(asked)
             rollout._answered_by.update(dict.fromkeys(names))
-            return dataclasses.replace(rollout, saved=SavedTurn(state, doing))
+            # Who begins anew has saved None.
+            turn = None if state is None and doing is None else SavedTurn(state, doing)
+            return dataclasses.replace(rollout, saved=turn)
         case _:
             raise DecodingError("saved: it is not what a rollout saves")
 
