@@ -109,8 +109,18 @@ async def test_asking_in_the_wrong_way_says_how():
     async def wrong_in_trio(rollout):
         rollout.ask_sync([])
 
+    async def wrong_in_thread_of_trio(rollout):
+        await trio.to_thread.run_sync(rollout.ask_sync, [])
+
+    async def right_in_thread_of_trio(rollout):
+        return (await trio.to_thread.run_sync(trio.from_thread.run, rollout.ask, [])).text
+
     with pytest.raises(EnvironmentFailure, match=r"such as ask_sync\(\)"):
         await run(load(wrong_in_thread))
+    with pytest.raises(EnvironmentFailure, match=r"such as trio.from_thread.run\(rollout.ask,"):
+        await run(load(wrong_in_thread_of_trio))
+    with pytest.raises(EnvironmentFailure, match="the environment's reference"):
+        await run(load(right_in_thread_of_trio))
     with pytest.raises(EnvironmentFailure, match=r"await the call without _sync, such as ask\(\)"):
         await run(load(wrong_in_trio))
 

@@ -61,6 +61,8 @@ class TrioCarrier:
 
     def call_sync(self, work: Work) -> Any:
         """See :meth:`WorkCarrier.call_sync`."""
+        if self._calls is None and not trio.lowlevel.in_trio_run():
+            raise TypeError(_IN_THREAD)
         if self._calls is None or threading.get_ident() == self._calls.loop_thread:
             raise TypeError(_ON_LOOP)
         return self._calls.wait(work)
@@ -76,6 +78,10 @@ class TrioCarrier:
 _ON_LOOP = (
     "this code runs on the event loop, which nothing may block: make it async def, and await the "
     "call without _sync, such as ask(), save(), apart() or exec(), and write async with, not with"
+)
+_IN_THREAD = (
+    "this thread belongs to a coroutine on trio: call from it what the coroutine would await, such "
+    "as trio.from_thread.run(rollout.ask, messages)"
 )
 
 
