@@ -97,6 +97,23 @@ def test_faults_of_errors_are_those_of_their_codes():
     }  # fmt: skip
 
 
+def test_a_traceback_is_that_of_its_own_failure():
+    """A rollout whose model was down was told with the traceback of another one's mistake."""
+
+    def failed(index: int, code: str, traceback: str) -> RolloutResult:
+        info = ErrorInfo(code, Verdict.RAN_AND_FAILED, "no", traceback=traceback)
+        return result_of(index, 0, Outcome(error=error_from_info(info)))
+
+    tally = ResultsTally()
+    tally.add(failed(0, "rollout-failed", "line 3, in fail"))
+    tally.add(failed(1, "rollout-failed", "line 4, in fail"))
+    tally.add(failed(2, "model-unavailable", ""))
+    tally.add(failed(3, "model-unavailable", "line 5, in ask"))
+    assert [tally.traceback_of(first) for first, *_ in tally.failed().values()] == [
+        "line 3, in fail", "",
+    ]  # fmt: skip
+
+
 def test_repeats_of_an_input_are_one_sample_and_pass_at_k_is_over_inputs():
     rewards = {0: (1.0, 0.0, 0.0, 0.0), 1: (1.0, 1.0, 1.0, 1.0)}
     found = tally_of(

@@ -58,7 +58,7 @@ from ..evals.files import (
 )
 from ..evals.inputs import Slice, read_inputs
 from ..evals.plain import plain_line
-from ..evals.records import Name, RolloutFailure, RolloutResult, digest, usage_words
+from ..evals.records import Name, RolloutResult, digest, usage_words
 from ..evals.run import (
     Evaluation,
     EvaluationPlan,
@@ -389,13 +389,15 @@ class WrittenResults:
         if (self.stop.asked.is_set() or summary["write_error"]) and (kept := self.output.kept):
             say(f"the results are in {kept}; the same command goes on from there")
 
-    def say_first(self, kind: str, failure: RolloutFailure) -> None:
+    def say_first(self, one: RolloutResult) -> None:
         """Say the first failure of a kind."""
+        failure = one.failure
+        assert failure is not None
         raised = f"{short_type(failure.type)}: " if failure.type else ""
-        say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
-        traceback = self.evaluation.tally.first_tracebacks.get(failure.kind, "")
+        say(f"the first {failure.kind}: {raised}{failure.message} ({failure.verdict})")
+        traceback = self.evaluation.tally.traceback_of(one)
         # Other kinds have this package's.
-        if traceback and kind == "RolloutFailed":
+        if traceback and failure.kind == "RolloutFailed":
             say(f"its traceback:\n{traceback.rstrip()}")
 
     def exit_code(self, summary: Mapping[str, Any]) -> int:
@@ -474,10 +476,8 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
             "the same command goes on from there")  # fmt: skip
     if tally.errors:
         say(f"{tally.errors} of {state.asked} rollouts ended in errors")
-        for (kind, *_), rollouts in tally.failed().items():
-            failure = rollouts[0].failure
-            assert failure is not None
-            state.say_first(kind, failure)
+        for rollouts in tally.failed().values():
+            state.say_first(rollouts[0])
     left_out = summary["rewards_left_out"]
     if left_out["not_a_number"]:
         types = ", ".join(left_out["types"])

@@ -277,10 +277,10 @@ def _say_what_stands_out(
     state.say_unwritten(summary)
     if summary["failed_before"]:
         say(f"{summary['failed_before']} of {total} rollouts ended in errors before, and stay so")
-    failures = [one.failure for one in now if one.failure is not None]
-    if failures:
-        say(f"{len(failures)} of {total} rollouts could not be scored")
-        state.say_first(failures[0].kind, failures[0])
+    failed = [one for one in now if one.failure is not None]
+    if failed:
+        say(f"{len(failed)} of {total} rollouts could not be scored")
+        state.say_first(failed[0])
         if asked.output:
             say("--retry-errors with the same command scores them again")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ..core.status import ClientCounters
-from .records import FAULTS, Name, RolloutResult
+from .records import FAULTS, Name, RolloutFailure, RolloutResult
 from .statistics import (
     CONFIDENCE,
     deviation,
@@ -38,8 +38,8 @@ class ResultsTally:
         """A rollout with at least this reward has passed."""
         self.found: dict[Name, RolloutResult] = {}
         self.by_fault: Counter[str] = Counter()
-        self.first_tracebacks: dict[str, str] = {}
-        """The first traceback of each kind of failure: the others are not kept."""
+        self._first_tracebacks: dict[tuple[str, str, str], tuple[Name, str]] = {}
+        """The first rollout of each kind of failure, with its traceback: others are not kept."""
         self.reward_sum = 0.0
         """The sum of the finite rewards."""
         self.reward_count = 0
@@ -51,7 +51,7 @@ class ResultsTally:
             self._count(before, -1)
         failure = result.failure
         if failure is not None and failure.traceback:
-            self.first_tracebacks.setdefault(failure.kind, failure.traceback)
+            self._first_tracebacks.setdefault(_kind(failure), (result.name, failure.traceback))
         self.found[result.name] = result.short(_MESSAGE_CHARS)
         self._count(result, 1)
 
@@ -92,9 +92,14 @@ class ResultsTally:
         kinds: dict[tuple[str, str, str], list[RolloutResult]] = defaultdict(list)
         for one in self.found.values():
             if one.failure is not None:
-                failure = one.failure
-                kinds[failure.kind, failure.code, failure.verdict].append(one)
+                kinds[_kind(one.failure)].append(one)
         return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
+
+    def traceback_of(self, one: RolloutResult) -> str:
+        """The traceback of a failed rollout, if that is the first of its kind; else empty."""
+        assert one.failure is not None
+        name, traceback = self._first_tracebacks.get(_kind(one.failure), (None, ""))
+        return traceback if name == one.name else ""
 
     def summary(self) -> dict[str, Any]:
         """The figures, as in ``--json``; null where there are none."""
@@ -158,6 +163,11 @@ class ResultsTally:
             each = [pass_at(k, len(one), sum(one)) for one in passed.values() if len(one) >= k]
             found[str(k)] = {"mean": _rounded(mean(each)), "inputs": len(each)}
         return found
+
+
+def _kind(failure: RolloutFailure) -> tuple[str, str, str]:
+    """What failures that are told together have in common."""
+    return failure.kind, failure.code, failure.verdict
 
 
 def retries(counters: ClientCounters, rerun: int) -> dict[str, int]:
