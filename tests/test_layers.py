@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "near", "options", "pages", "regular_files", "turns", "extras",
     },
     "evals": {"extras", "core", "client", "envs", "foreign", "json_values", "near", "pages"},
-    "trainers": WORDS | {"client", "envs.rewards", "net.keypairs"},
+    "trainers": WORDS | {"client", "envs.rewards", "models.interface", "net.keypairs"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client", "retrylab"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",

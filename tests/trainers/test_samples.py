@@ -31,7 +31,10 @@ FLAWS: dict[str, list[dict[str, Any]]] = {
         {"response_mask": [1]}, {"response_mask": [1, 2, [0]]},
     ],
     "the segment has 3 response tokens and 1 log-probabilities": [{"logprobs": [-1.0]}],
-    "the segment's token ids are no whole numbers": [{"response_ids": [1.5, 2.5, 3.5]}],
+    "the segment's token ids are no whole numbers of 32 bits from 0 on": [
+        {"response_ids": [1.5, 2.5, 3.5]}, {"response_ids": [1, -100, 3]},
+        {"prompt_ids": [1 << 31]},
+    ],
 }  # fmt: skip
 """By what is said of a segment: its fields that are wrong."""
 REWARDS = [
@@ -128,6 +131,7 @@ def test_rollout_counts_or_is_masked_in_words(outcome: Outcome, reward: float, m
     [
         ({"response_mask": [1, np.array([0, 1]), 0]}, "no 0 or 1 for each as mask"),
         ({"logprobs": [-(10**400), -0.5, 0.0]}, "a sampled token has no finite log-probability"),
+        ({"logprobs": [-9999.0, -0.5, 0.0]}, "a sampled token has no finite log-probability"),
     ],
 )
 def test_one_rollout_ended_the_step_by_an_array_or_a_large_number_in_its_segment(

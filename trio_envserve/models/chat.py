@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, final
 from . import patience
 from .endpoints import Endpoint
 from .interface import (
+    NO_LOGPROB,
     BrokenNumbers,
     Completion,
     Logprobs,
@@ -81,9 +82,6 @@ MOST_TOKENS = 1 << 40
 
 HIGHEST_LOGPROB = 0.01
 """A log-probability is never above 0, but for how it was rounded."""
-
-NO_LOGPROB = -9999.0
-"""The number that vLLM and OpenAI write where they know none, or minus infinity."""
 
 
 class ChatProblem(ValueError):

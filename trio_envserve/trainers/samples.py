@@ -24,6 +24,7 @@ from typing import Any
 
 from ..client.outcome import Outcome
 from ..envs.rewards import number_of, reward_in
+from ..models.interface import NO_LOGPROB
 
 _WHOLE = re.compile("[0-9]{1,18}")
 
@@ -245,7 +246,7 @@ def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:
         masked = masked or _flaw_of_numbers(mask, numbers)
     if masked:
         # A trainer reads the tokens and numbers of masked samples, too.
-        if not all(type(token) is int for token in [*prompt, *response]):
+        if not all(map(_is_token, [*prompt, *response])):
             prompt, response = [], []
         mask = [0] * len(response)
         numbers = mask
@@ -283,8 +284,8 @@ def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
         return "the segment has no response tokens"
     if not prompt:
         return "the segment has no prompt tokens"
-    if not all(type(token) is int for token in [*prompt, *response]):
-        return "the segment's token ids are no whole numbers"
+    if not all(map(_is_token, [*prompt, *response])):
+        return "the segment's token ids are no whole numbers of 32 bits from 0 on"
     if len(mask) != len(response) or not all(map(_is_flag, mask)):
         return f"the segment has {len(response)} response tokens, and no 0 or 1 for each as mask"
     return "" if 1 in mask else "the model sampled no token of the segment"
@@ -304,9 +305,13 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, int | float) and value in (0, 1)
 
 
+def _is_token(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
 def _is_finite(value: object) -> bool:
     number = number_of(value)  # of an integer that no float can be it is infinite
-    return number is not None and math.isfinite(number)
+    return number is not None and NO_LOGPROB < number < math.inf
 
 
 def _plain(values: Any) -> list[Any]:
