@@ -12,7 +12,7 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.worker.failures import EnvironmentFailure, code_of
 
-VALUE = {
+VALUE: dict[str, Any] = {
     "reward": 0.0,
     "completion": [{"role": "assistant", "content": "four words, more or"}],
     "usage": {"calls": 1, "roles": {"old": {"calls": 3}}},
@@ -67,9 +67,15 @@ async def test_what_a_scorer_changed_in_the_result_was_taken_for_what_was_stored
     assert (value["completion"], len(value["segments"])) == (VALUE["completion"], 2)
 
 
-async def test_a_result_takes_the_place_of_the_stored_one():
-    value = await scored(scorer(lambda rollout, value: {"reward": 1.0, "why": str(rollout.input)}))
-    assert value == {"reward": 1.0, "why": "7"}
+async def test_a_reward_with_its_reason_lost_the_turns_and_the_records_of_the_rollout():
+    def judged(rollout, value):
+        return {"reward": 1.0, "why": str(rollout.input), "completion": []}
+
+    value = await scored(scorer(judged), {**VALUE, "rewards": {"old": 1}, "no_reward": "why"})
+    records = [{**each, "reward": 1.0} for each in VALUE["segments"]]
+    assert value == {
+        "reward": 1.0, "why": "7", "completion": [], "segments": records, "usage": {"calls": 1},
+    }  # fmt: skip
 
 
 async def test_named_rewards_of_a_whole_result_are_those_of_its_records():

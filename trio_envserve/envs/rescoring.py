@@ -4,11 +4,12 @@ Theory of operation
 -------------------
 ``rollout.input`` is the input of the rollout and ``value`` its result, as they were stored; no
 model is asked but those that the scorer names by their roles.  The scorer returns a number, named
-numbers, or a result with a ``reward`` to take the place of the stored one.  All else is no reward,
-and the rescoring has failed: never is it a reward of 0.
+numbers, or a mapping with a ``reward``.  All else is no reward, and the rescoring has failed: never
+is it a reward of 0.
 
-The new reward is that of all token records (``segments``) of the result, and the calls of the
-roles are those of the new scorer; what else the result has stays.
+The new reward is that of all token records (``segments``) of the result, the calls of the roles are
+those of the new scorer, and fields of the mapping take the place of those of their names; what else
+the result has stays.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ def _changed(value: Any, given: Any) -> dict[str, Any]:
         if scores.get("rewards", {}).keys() == {REWARD}:
             del scores["rewards"]
     elif isinstance(given, Mapping) and given.get(REWARD) is not None:
-        return dict(given)
+        scores = dict(given)
     else:
         what = "None" if given is None else f"a {type(given).__name__}"
         raise NoScore(
             f"rescore() returned {what} and no reward: return a number, named numbers, or a "
-            "result with a reward"
+            "mapping with a reward"
         )
     kept = value if isinstance(value, Mapping) else {"value": value}
-    return {**scores, **{name: item for name, item in kept.items() if name not in _SCORES}}
+    return {**{name: item for name, item in kept.items() if name not in _SCORES}, **scores}
