@@ -949,6 +949,27 @@ async def test_class_that_says_so_runs_in_the_main_thread_one_rollout_at_a_time(
     assert "this worker runs one rollout at a time" in caplog.text
 
 
+class LeavesItsAlarm(Asks):
+    main_thread = True
+
+    def parse(self) -> bool:
+        """Parse."""
+        signal.alarm(600)
+        raise ValueError("before the alarm was taken back")
+
+    def get_reward(self):
+        return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+async def test_an_alarm_that_a_method_left_hit_the_loop_or_the_next_rollout():
+    try:
+        result, _ = await one(LeavesItsAlarm, [calls(("parse", {})), "."])
+    finally:
+        signal.alarm(0)
+    assert "before the alarm was taken back" in told(result)
+    assert result["reward"] == 0.0
+
+
 async def test_main_thread_is_refused_where_the_loop_has_another():
     def elsewhere():
         trio.run(one, AlarmedInMain, ["."])

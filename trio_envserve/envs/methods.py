@@ -13,7 +13,8 @@ A coroutine that takes too long is cancelled.  This is for environments on trio;
 ``methods_asyncio`` has the others.
 
 Code that handles signals needs the main thread of its process, which is that of trio's loop.
-:class:`PlainCalls` calls plain methods there, and the loop stands still meanwhile.
+:class:`PlainCalls` calls plain methods there, and the loop stands still meanwhile.  An alarm that a
+method leaves is taken back at its end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import inspect
 import math
 import os
 import queue
+import signal
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
@@ -74,7 +76,8 @@ class PlainCalls:
     ) -> None:
         """Call a method after those before it.  ``done`` is called once it has ended, in its
         thread, and must not raise."""
-        done(self._run(contextvars.copy_context(), _call_of(method, then)))
+        alone = functools.partial(_without_its_alarm, method)
+        done(self._run(contextvars.copy_context(), _call_of(alone, then)))
 
     def end(self) -> None:
         """No call follows."""
@@ -302,6 +305,15 @@ _ADVICE = (
     "then they run in the main thread, where signals work, and a worker runs one rollout at a "
     "time."
 )
+
+
+def _without_its_alarm(method: Callable[[], Any]) -> Any:
+    """Call a method whose alarm, if it leaves one, ends with it: it would be raised in the loop, or
+    in a method of the next rollout."""
+    try:
+        return method()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _call_of(method: Callable[[], Any], then: Then) -> Callable[[], CodeResult]:
