@@ -113,6 +113,12 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "DeepSeek: a word that is not known": (
         plain(whole(reason="insufficient_system_resource")), Again(ModelAborted, "insufficient"),
     ),
+    "an empty word at the end": (
+        plain(whole(reason="")), Again(ModelAborted, "no reason to finish"),
+    ),
+    "SGLang of old, Ollama of old, streamed: an empty word until the end": (
+        stream(piece("", content="Let "), piece("", content="me"), piece("stop")), GOOD,
+    ),
     "no word at all": (plain(whole(reason=[1])), Again(ModelAborted, "cut its answer")),
     "streamed: stop without [DONE]": (stream(piece("stop", content="Let me"), done=False), GOOD),
     "streamed: [DONE] without a reason": (

@@ -342,8 +342,9 @@ class _Draft:
         for call in _calls(message):
             (self._calls.add if field == "message" else self._calls.add_fragment)(call)
         # The first that is not good counts: no later one makes a cut answer whole.
-        if choice.get("finish_reason") is not None and self._is_good(self.finish_reason):
-            self.finish_reason = str(choice["finish_reason"])
+        reason = choice.get("finish_reason")
+        if reason not in (None, "") and self._is_good(self.finish_reason):  # "" is none, too
+            self.finish_reason = str(reason)
         if choice.get("token_ids") is not None:
             self._response_ids = self._response_ids or array.array("i")
             self._response_ids.extend(_ids(choice["token_ids"]))
