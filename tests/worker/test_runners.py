@@ -384,6 +384,15 @@ async def test_an_environments_own_group(backend):
     assert (second["error"]["message"], second["error"]["attempts"]) == ("only me", 2)
 
 
+async def test_a_member_with_a_wrong_state_failed_the_whole_group():
+    def body(rollouts):
+        return [{"reward": 1.0}, {"reward": 1.0, "state": 5}]
+
+    first, second = await run(group_environment("trio", body), request([1, 2], "group"))
+    assert first == {"ok": True, "value": {"reward": 1.0}}
+    assert second["error"]["message"] == "the result's 'state' must be a mapping, not int"
+
+
 @pytest.mark.parametrize(
     ("value", "what"), [([1], "not 1"), (None, "not NoneType"), ({}, "not dict")]
 )

@@ -510,9 +510,13 @@ def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
 
 def _record(value: Any, columns: tuple[str, ...], attempt: int, rollout: Rollout) -> dict[str, Any]:
     if foreign.is_exception(value):
-        failure = EnvironmentFailure(value, attempts=attempt, during="group")
-        return {"ok": False, "error": failure_record(failure)}
-    return {"ok": True, "value": recorded(trim_state(value, columns), rollout)}
+        ended = CodeResult(error=value)
+    else:  # it may be a mapping with code of its own
+        ended = foreign.call(lambda: recorded(trim_state(value, columns), rollout))
+    if ended.error is None:
+        return {"ok": True, "value": ended.value}
+    failure = EnvironmentFailure(ended.error, attempts=attempt, during="group")
+    return {"ok": False, "error": failure_record(failure)}
 
 
 @asynccontextmanager
