@@ -30,7 +30,7 @@ LINES = (
     ("core/limits.py", LIMIT, "    lease_s: float"),
     ("core/status.py", COUNTER, "    more: Mapping[str, Any] = dataclasses.field("
      'default_factory=dict)\n    """Counters of a later version."""'),
-    ("core/client_messages.py", FIELD, "\n\nclass Goodbye(NamedTuple)"),
+    ("core/messages.py", FIELD, "\n\nclass Goodbye(NamedTuple)"),
     ("core/endings.py", ERROR, '        row("scorer-failed"'),
 )  # fmt: skip
 """File, line, and the place before which it is put."""

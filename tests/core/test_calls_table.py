@@ -21,9 +21,8 @@ from trio_envserve.core.calls import (
     info,
 )
 from trio_envserve.core.client_inputs import CallSubmitted, OutcomeReceived
-from trio_envserve.core.client_messages import SESSION_FULL
 from trio_envserve.core.limits import ClientLimits
-from trio_envserve.core.messages import Request
+from trio_envserve.core.messages import SESSION_FULL, Request
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import Pair, identifier

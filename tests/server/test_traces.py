@@ -17,6 +17,7 @@ from trio_envserve import Rollout, ServerLimits, open_client, open_server, traci
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.key_records import KeyAct, input_digest
+from trio_envserve.core.limits import BATCH_BYTES
 from trio_envserve.core.router_effects import ClosingOver
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
@@ -354,7 +355,7 @@ def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(k
     """Its bodies are so large that each would go alone; the server takes them together."""
     pair = TracedPair(server={"worker_capacity": 3})
     requests: list[Any] = [*map(pair.request, range(3))]
-    bodies: list[Any] = [b"x" * messages.BATCH_BYTES] * 3
+    bodies: list[Any] = [b"x" * BATCH_BYTES] * 3
     frames: Any = messages._batch(messages.Request, requests, bodies)
     pair.give(ClientMessage(STRANGER, frames, pair.now_s))
     pair.settle()

@@ -40,10 +40,10 @@ from typing import Any, NamedTuple, TypeAlias
 from . import error_records, messages
 from .client_effects import Answer
 from .client_inputs import CallKey, CallSubmitted
-from .client_messages import SESSION_FULL
 from .errors import ErrorInfo
 from .key_records import KeyAct, KeyName
 from .limits import ClientLimits
+from .messages import SESSION_FULL
 from .terms import ID_BYTES, Body, Epoch, SentBody, SessionId, Status, Verdict, quick
 
 _OTHERS_PART = 8

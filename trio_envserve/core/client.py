@@ -68,11 +68,11 @@ from .client_effects import (
     Reconnect,
     ToServer,
 )
-from .client_messages import SESSION_FULL
 from .errors import ErrorInfo, ProtocolError
 from .health import Link, ServerStatus
 from .key_records import CallerToken
 from .limits import PROTOCOL_VERSION, ClientLimits, WireLimits
+from .messages import SESSION_FULL
 from .ranges import Ranges
 from .router_effects import Report
 from .terms import ID_BYTES, Body, Epoch, SessionId, Verdict, short, weight

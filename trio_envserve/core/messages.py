@@ -3,10 +3,9 @@
 Theory of operation
 -------------------
 A header is one CBOR array: the message's kind, then its fields in the order
-of its class (:mod:`.client_messages`, :mod:`.worker_messages`).  The class *is* the
-schema: each annotation carries a checker and the CDDL of the field, so that decoding,
-the protocol document and the tests read the same lines.  A body, if a message has one,
-is a frame of its own that nobody here looks into.
+of its class.  The class *is* the schema: each annotation carries a checker and the CDDL
+of the field, so that decoding, the protocol document and the tests read the same lines.
+A body, if a message has one, is a frame of its own that nobody here looks into.
 
 What a peer is sent much of travels in *batches*: the messages of one kind in
 :data:`BATCHED` are rows, as many as :data:`BATCH_ROWS`, and one is a batch of one.  Their
@@ -32,74 +31,486 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, repeat
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import cbor2
 
 from . import strict_cbor
-from .client_messages import (
-    Cancel,
-    Cancelled,
-    Delta,
-    Error,
-    Finish,
-    Goodbye,
-    Hello,
-    Notes,
-    Outcome,
-    Query,
-    QueryAnswer,
-    Refused,
-    Request,
-    Sync,
-    Synced,
-    Unknown,
-    Welcome,
-)
 from .errors import ProtocolError
-from .fields import Field, fields_of, is_uint
+from .fields import (
+    About,
+    Act,
+    Bool,
+    Bytes,
+    Choice,
+    Count,
+    Digest,
+    Field,
+    Id,
+    Name,
+    NoteList,
+    OptionalSeconds,
+    Positive,
+    Record,
+    Seconds,
+    Spans,
+    Tag,
+    Text,
+    Traceparent,
+    Uint,
+    fields_of,
+    is_uint,
+)  # fmt: skip
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
 from .terms import Body, SentBody, Status
-from .worker_messages import (
-    UNCOUNTED,
-    UNLOADABLE,
-    Announced,
-    Beat,
-    Claim,
-    ClaimsEnded,
-    Clean,
-    Dispatch,
-    Fetch,
-    Granted,
-    ResourceAnswer,
-    ResourceIntended,
-    ResourceStated,
-    Retire,
-    RouterChanged,
-    SaveAnswer,
-    Start,
-    Stop,
-    WorkerBroken,
-    WorkerDelta,
-    WorkerHello,
-    WorkerNotes,
-    WorkerOutcome,
-    WorkerSave,
-)
 
-__all__ = [
-    "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
-    "MESSAGES", "UNCOUNTED", "UNLOADABLE", "Announced", "Beat", "Cancel",
-    "Cancelled", "Claim", "ClaimsEnded", "Clean", "Delta", "Dispatch", "Error",
-    "Fetch", "Finish", "ForeignVersion", "Goodbye", "Granted", "Hello", "Message",
-    "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "ResourceAnswer",
-    "ResourceIntended", "ResourceStated", "Retire", "RouterChanged",
-    "SaveAnswer", "Start", "Stop", "Sync", "Synced", "Unknown", "Welcome",
-    "WorkerBroken", "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "WorkerSave",
-    "decode", "encode", "encode_record", "in_batches", "is_status", "one_by_one", "read",
-    "refused_class",
-    "rows_claimed",
-]  # fmt: skip
+# -- client to router ---------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """Asks for a session.  The same nonce gets the same session, while that is open.
+
+    ``caller`` is the same in all sessions of one that asks for keys.
+    """
+
+    version: Uint
+    nonce: Id
+    connection: Uint
+    name: Text
+    message_bytes: Uint
+    caller: Id
+
+
+class Request(NamedTuple):
+    """Asks for one execution, or something of a key.  Every transmission has the same fields
+    and the same body.
+
+    ``digest``, without a key: any 16 bytes that differ when body or options differ; with one:
+    32 bytes, a strong hash of input and consent (:func:`~.key_records.input_digest`).
+    ``rerun`` is consent (null: as the environment declares); ``allowance`` the
+    most executions that may be started for it, in all its sessions.  ``deadline_s`` is when it
+    is answered at the latest, counted from its arrival; ``execution_s`` how long each execution
+    may last, counted from its dispatch (null: as long as the server lets any).  ``grace_s`` is the
+    end of that time in which the rollout is late: it has been told, and is to give what it has.
+    ``traceparent`` is the caller's span, and no part of what ``digest`` is about.
+
+    ``namespace`` and ``key`` name work that others may ask for, too; of such ``allowance``,
+    ``execution_s`` and ``grace_s`` are those of the request that begins it.  ``act``: null ask,
+    1 attach, 2 cancel, 3 forget.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the
+    request is issued again, since its session was unknown, and of its allowance so many may have
+    been started or may still run; all of it, where nothing proves that they have ended.
+    Body: of an ask the encoded value, else empty.
+    """
+
+    session: Id
+    sequence: Uint
+    digest: Digest
+    rerun: Choice
+    allowance: Uint
+    deadline_s: Seconds
+    execution_s: Seconds = None
+    traceparent: Traceparent = None
+    namespace: Name = None
+    key: Name = None
+    act: Act = None
+    tag: Tag = None
+    earlier: Count = None
+    grace_s: OptionalSeconds = None
+
+
+class Finish(NamedTuple):
+    """The client has the outcomes of these sequences, or wants none."""
+
+    session: Id
+    finished: Spans
+
+
+class Sync(NamedTuple):
+    """States what the client holds: all below ``next`` and not in ``pending``
+    is finished.  Also the ping; answered by :class:`Synced` or :class:`Unknown`."""
+
+    session: Id
+    epoch: Id
+    connection: Uint
+    probe: Uint
+    next: Uint
+    pending: Spans
+
+
+class Cancel(NamedTuple):
+    """Finishes one sequence and asks whether it ever started."""
+
+    session: Id
+    sequence: Uint
+
+
+class Query(NamedTuple):
+    """Asks for a record about the server; needs no session.
+
+    ``about``: ``statistics``; ``keys``, a page of the known keys of ``namespace`` (null: of all),
+    from the generation with the number ``first`` on; ``running``, a page of the running
+    executions, the oldest first, from the execution with the number ``first`` on; ``stack``, the
+    stack of the execution with the number ``first``.  Null as ``first`` is 0."""
+
+    probe: Uint
+    about: About
+    first: Count = None
+    namespace: Name = None
+
+
+class Goodbye(NamedTuple):
+    """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
+    or, where no welcome has come yet, the nonce of the hello."""
+
+    session: Id
+
+
+# -- router to client ---------------------------------------------------------
+
+
+class Welcome(NamedTuple):
+    """Grants a session.  ``server`` is the status record of :class:`Synced`."""
+
+    version: Uint
+    nonce: Id
+    session: Id
+    epoch: Id
+    window: Uint
+    message_bytes: Uint
+    server: Record
+
+
+class Outcome(NamedTuple):
+    """The outcome of a request: the same fields and the same body however often it is sent,
+    and in whatever batch.
+
+    Body: the encoded value if ``status`` is a result, else an error record.
+    """
+
+    session: Id
+    sequence: Uint
+    status: Uint
+    worker: Text
+    duration_s: Seconds
+    executions: Uint
+
+
+class Delta(NamedTuple):
+    """A delta of a request's outcome, that of the :class:`WorkerDelta` with this
+    number.  The outcome has all of it, so a client may ignore deltas."""
+
+    session: Id
+    sequence: Uint
+    delta: Uint
+
+
+class Notes(NamedTuple):
+    """The last notes of these requests' executions, in the order
+    of the sequences.  It may be lost, so a client may ignore this."""
+
+    session: Id
+    sequences: Spans
+    notes: NoteList
+
+
+class Synced(NamedTuple):
+    """Answers a sync: ``missing`` are the pending sequences never seen here."""
+
+    session: Id
+    probe: Uint
+    missing: Spans
+    server: Record
+
+
+SESSION_FULL: Final = b""
+"""The account in :class:`Refused` if no request of its session has room."""
+
+
+class Refused(NamedTuple):
+    """A request was not taken.  With ``delay_s``: for now, try again then.
+    Without: for good.  Nothing has run for this transmission.
+
+    ``full``, for now: the account that has no room.  A namespace; empty: that of the session,
+    and no request has room; null: none, other requests may have room."""
+
+    session: Id
+    sequence: Uint
+    code: Text
+    text: Text
+    delay_s: Seconds
+    full: Name = None
+
+
+class Unknown(NamedTuple):
+    """The session is not known.  ``gone``: it is proven that nothing of it
+    runs any more and nothing of it ever will.  ``settled``: besides, nothing of it was
+    unfinished when it was forgotten; so what its client still has pending never ran.  What was
+    cancelled and may have run counts as unfinished: the client may not have heard that."""
+
+    session: Id
+    gone: Bool
+    epoch: Id
+    settled: Bool
+
+
+class Cancelled(NamedTuple):
+    """Answers a cancel.  ``started`` false: it never ran and never will; null: its request
+    never came, and will not be taken."""
+
+    session: Id
+    sequence: Uint
+    started: Choice
+
+
+class QueryAnswer(NamedTuple):
+    """Answers :class:`Query`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class Error(NamedTuple):
+    """A message could not be taken at all (malformed, foreign version)."""
+
+    version: Uint
+    code: Text
+    text: Text
+
+
+# -- worker to router ---------------------------------------------------------
+
+
+class WorkerHello(NamedTuple):
+    """The worker's environment is set up.  ``capacity`` is how many executions it takes at once: it
+    is never given more.  ``epoch``: the router of the last :class:`RouterChanged`, empty before
+    the first: the first answer to that."""
+
+    version: Uint
+    pid: Uint
+    environment: Text
+    rerun: Bool
+    capacity: Positive
+    epoch: Bytes = b""
+
+
+UNLOADABLE = "unloadable"
+"""Code of a :class:`WorkerBroken`: the environment cannot be found, imported or made, and
+another start would do no better."""
+
+
+class WorkerBroken(NamedTuple):
+    """The environment could not be set up; the worker exits."""
+
+    error: Record
+
+
+class Beat(NamedTuple):
+    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello.  ``heard`` is the
+    number of the router's messages that have arrived since then, and ``sent`` that of the worker's
+    own, from that hello on, but for beats and those that a host may lose.  ``live`` are the numbers
+    of the dispatches that run here, or whose outcomes are announced and were not sent.  A router
+    that knows it otherwise ends the worker."""
+
+    epoch: Bytes
+    heard: Uint
+    sent: Uint
+    live: Spans
+    stats: Record
+
+
+class WorkerOutcome(NamedTuple):
+    """The outcome of a dispatch.  Exactly five frames for the router: its worker's id
+    is put before these.  All rows of a batch are of one client."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    status: Uint
+    duration_s: Seconds
+
+
+class Announced(NamedTuple):
+    """A dispatch has ended, with an outcome whose body has so many bytes.  The worker
+    keeps it until a :class:`Fetch` names it."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    size_bytes: Uint
+
+
+class WorkerDelta(NamedTuple):
+    """One piece of what a dispatch will come to: its deltas are numbered from 0.  A host may
+    lose them, and nobody asks for them again: the outcome has all of it.  Framed as
+    :class:`WorkerOutcome`."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    delta: Uint
+
+
+class WorkerSave(NamedTuple):
+    """A state that a dispatch saves for further executions of its request.  ``save`` counts those
+    of this dispatch, from 1.  The next one is sent after its :class:`SaveAnswer`.  Framed as
+    :class:`WorkerOutcome`; the body is the workers' own."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    save: Positive
+
+
+class WorkerNotes(NamedTuple):
+    """The last notes of these dispatches, in the order of their numbers.
+    A host may lose it, and nobody asks for it again: the next one says more."""
+
+    numbers: Spans
+    notes: NoteList
+
+
+class Claim(NamedTuple):
+    """An execution claims a permit of a name: of at most ``most`` that are held at once, or
+    (``most`` is 0) of at most ``per_s`` that are granted in a second.  ``number`` is its dispatch;
+    ``claim`` counts per incarnation.  ``held``: 1 if a router before this one has granted it."""
+
+    number: Uint
+    claim: Uint
+    name: Text
+    most: Uint
+    per_s: Seconds
+    held: Count = None
+
+
+class ClaimsEnded(NamedTuple):
+    """These claims have ended: their permits come back, or are not wanted any more."""
+
+    claims: Spans
+
+
+class ResourceIntended(NamedTuple):
+    """The execution ``number`` is about to create a resource, outside of the worker, of a ``kind``;
+    ``destroy`` refers to the function that destroys it.  ``resource`` counts per incarnation.
+    ``here``: 1 if only workers of this host can destroy it."""
+
+    number: Uint
+    resource: Uint
+    kind: Text
+    destroy: Text
+    here: Count = None
+
+
+class ResourceStated(NamedTuple):
+    """The holder of a resource states that it is created (``state`` 1) and has this ``handle``,
+    that it is left, and why (2), or that it is gone (3).  ``turn``: the :class:`Clean` whose result
+    that is.  :class:`ResourceAnswer` answers it."""
+
+    name: Text
+    state: Uint
+    handle: Bytes
+    why: Text
+    turn: Count = None
+
+
+UNCOUNTED = Beat, WorkerDelta, WorkerNotes
+"""Messages that ``sent`` of a :class:`Beat` does not count: beats, and what a host may lose."""
+
+
+# -- router to worker ---------------------------------------------------------
+
+
+class Dispatch(NamedTuple):
+    """Runs a request.  ``number`` counts per incarnation; each runs at most once.
+    ``traceparent`` is the span of the execution, or that of the request's caller.  ``late_s``,
+    counted from the arrival of the dispatch: when the rollout is late, and is to give what it has
+    (null: never).  Of the body so many last bytes (``saved_bytes``) are the newest save of an
+    earlier execution, if there is one."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    client: Text
+    traceparent: Traceparent = None
+    late_s: OptionalSeconds = None
+    saved_bytes: Count = None
+
+
+class Stop(NamedTuple):
+    """Cancels these dispatches; those that have ended here are ignored."""
+
+    numbers: Spans
+
+
+class RouterChanged(NamedTuple):
+    """The first message of another router, with this ``epoch``, which takes the worker over.  The
+    worker says again, once, what the router before may not have: its hello, then the announced
+    outcomes, the saves without an answer, the claims that have not ended, and the intents and
+    statements of resources that are not over.  A beat follows."""
+
+    epoch: Id
+
+
+class Retire(NamedTuple):
+    """The worker will get no more work and is to tear down and exit."""
+
+
+class Start(NamedTuple):
+    """The first message to a worker: its id.  Body: an encoded record, what it is to
+    host and by which limits."""
+
+    version: Uint
+    worker: Text
+
+
+class Fetch(NamedTuple):
+    """Asks for the announced outcomes of ``numbers``; those of ``unwanted`` are dropped."""
+
+    numbers: Spans
+    unwanted: Spans
+
+
+class Granted(NamedTuple):
+    """Grants these claims.  ``after_s``: those of a rate, whose code goes on after that time; they
+    have ended with that."""
+
+    claims: Spans
+    after_s: Seconds
+
+
+class SaveAnswer(NamedTuple):
+    """Save ``save`` of a dispatch is safe.  With a text in ``refused`` nothing of it is kept, for
+    this reason, and the save before it stays."""
+
+    number: Uint
+    save: Positive
+    refused: Text
+
+
+class ResourceAnswer(NamedTuple):
+    """With ``resource``: the answer to a :class:`ResourceIntended`: the resource may be created
+    under this ``name``, or (with a text in ``refused``) not at all.  Else the answer to a
+    :class:`ResourceStated` with these ``name``, ``state`` and ``turn``."""
+
+    name: Text
+    state: Uint
+    refused: Text
+    resource: Count = None
+    turn: Count = None
+
+
+class Clean(NamedTuple):
+    """Destroys a resource within so many seconds, and states the result; another router may send
+    it again, and it is done once.  ``turn`` counts those of a resource.  Without a ``handle``
+    nobody knows whether it was created."""
+
+    name: Text
+    turn: Positive
+    kind: Text
+    destroy: Text
+    within_s: Seconds
+    handle: Name = None
+
+
+# -- the codec ---------------------------------------------------------------------------
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | Query | Goodbye

@@ -24,9 +24,9 @@ import dataclasses
 from typing import Any, Final, final
 
 from . import messages
-from .client_messages import SESSION_FULL
 from .key_records import KeyAct
 from .limits import PROTOCOL_VERSION
+from .messages import SESSION_FULL
 from .requests import Owner
 from .sessions import Session, Sessions
 from .terms import Route

@@ -38,7 +38,6 @@ from . import error_records, messages, outcomes
 from .account import Account, Accounts
 from .archive import Archive, Archived, Packed, fits, pack
 from .calls import grant
-from .client_messages import SESSION_FULL
 from .clock import AwakeClock
 from .endings import ENDINGS, OTHER_CODE
 from .errors import ProtocolError
@@ -61,7 +60,7 @@ from .journal import (
 )
 from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
-from .messages import Outcome
+from .messages import SESSION_FULL, Outcome
 from .ranges import Ranges
 from .requests import RequestContent, RetainedOutcome, Suspicion
 from .router_effects import Load, ToClient

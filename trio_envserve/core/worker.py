@@ -54,13 +54,13 @@ from .messages import (
     RouterChanged,
     SaveAnswer,
     Stop,
+    WorkerNotes,
     in_batches,
 )
 from .permits import OpenClaims
 from .ranges import Ranges
 from .scope import OpenResources, ResourceState, Stated
 from .terms import Body, Epoch, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
-from .worker_messages import WorkerNotes
 
 
 class EnvironmentReady(NamedTuple):
