@@ -10,12 +10,9 @@ from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
     FromHost,
     Host,
-    KillWorker,
     NewGuard,
-    Say,
     Serve,
     SetDeadline,
-    StartWorker,
     TellWorker,
 )
 from trio_envserve.core.host_link import Item, to_frames
@@ -93,12 +90,12 @@ class Link:
             match effect:
                 case FromHost():
                     self.up.append(effect.frames)
-                case StartWorker():
+                case Spawn():
                     assert self.deadline_s is not None
                     self.alive[effect.worker] = effect.incarnation
                     self.places[effect.worker] = effect.slot
                     self.host.spawned(effect.worker, 7)
-                case KillWorker():
+                case Kill():
                     if self.alive.pop(effect.worker, None) is not None:
                         self.host.exited(effect.worker, effect.why)
                 case TellWorker():
@@ -113,7 +110,7 @@ class Link:
                 case Serve():
                     assert not self.alive
                     self.serves.append(effect.serves)
-                case Say():
+                case Report():
                     self.logged.append(effect.text)
         if self.host.out:
             self.carry()

@@ -16,8 +16,6 @@ from trio_envserve.core.host import (
     SPANS_MOST,
     FromHost,
     Host,
-    KillWorker,
-    StartWorker,
     TellWorker,
 )
 from trio_envserve.core.host_link import Item, ItemKind, to_frames
@@ -242,10 +240,10 @@ def test_a_spawn_that_comes_too_late_is_an_end():
     assert b"x" not in link.host.workers, "others before it are missing"
     link.now_s += 100
     link.from_router(spawn)
-    assert not any(isinstance(each, StartWorker) for each in link.host.out)
+    assert not any(isinstance(each, Spawn) for each in link.host.out)
     link.now_s -= 100
     link.from_router(*(Item(what, b"x", (b"why",)) for what in (ItemKind.TELL, ItemKind.KILL)))
-    assert not any(isinstance(each, TellWorker | KillWorker) for each in link.host.out)
+    assert not any(isinstance(each, TellWorker | Kill) for each in link.host.out)
 
 
 def test_a_host_that_finds_its_time_over_kills_what_lives():
@@ -264,7 +262,7 @@ def test_a_membership_ends_only_when_its_workers_have():
     link.host.lease.refused(link.host.lease.hellos)
     link.host.out.clear()
     link.host.beat(link.now_s)
-    assert any(isinstance(each, KillWorker) for each in link.host.out)
+    assert any(isinstance(each, Kill) for each in link.host.out)
     link.host.out.clear()
     link.host.connect()
     assert not link.host.out

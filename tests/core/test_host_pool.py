@@ -11,7 +11,7 @@ import pytest
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import NO_LEASE, Host, StartWorker
+from trio_envserve.core.host import NO_LEASE, Host
 from trio_envserve.core.host_checks import (
     HOST_WORKERS_MOST,
     HOSTS_MOST,
@@ -40,7 +40,7 @@ from trio_envserve.core.messages import Beat, RouterChanged, Stop
 from trio_envserve.core.pool import Elastic, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import ToHost, ToWorker
+from trio_envserve.core.router_effects import Spawn, ToHost, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HostsBefore,
@@ -96,7 +96,7 @@ def test_a_host_leaves_by_draining():
     link.second()
     assert list(link.alive) == [b"w0-1"], "what was not ready is killed"
     link.from_router(Item(ItemKind.SPAWN, b"x", (b"i" * 16, b"0")))
-    assert not any(isinstance(each, StartWorker) for each in link.host.out)
+    assert not any(isinstance(each, Spawn) for each in link.host.out)
     assert link.pool.lives[b"w0-1"].phase is Phase.RETIRING
     link.dies(b"w0-1", "it retired")
     link.settle()

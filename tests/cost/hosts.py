@@ -24,8 +24,9 @@ import trio
 from tests.rig.program import input_ends, say
 from trio_envserve.core import error_records
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
+from trio_envserve.core.host import FromHost, Host, TellWorker
 from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.router_effects import Kill, Spawn
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import (
     BeatDue,
@@ -110,7 +111,7 @@ class SimulatedHost:
                 match effect:
                     case FromHost():
                         self._socket.send_nowait(effect.frames)
-                    case StartWorker(worker=worker):
+                    case Spawn(worker=worker):
                         self._workers[worker] = WorkerCore(
                             effect.incarnation, header_bytes=WireLimits().header_bytes
                         )
@@ -118,7 +119,7 @@ class SimulatedHost:
                         self._give(worker, READY)
                     case TellWorker(worker=worker):
                         self._give(worker, RouterMessage(effect.frames))
-                    case KillWorker(worker=worker):
+                    case Kill(worker=worker):
                         del self._workers[worker]
                         self._core.exited(worker, "it was killed")
             self._core.flush()

@@ -28,9 +28,9 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
+from trio_envserve.core.host import FromHost, Host, TellWorker
 from trio_envserve.core.lease import EpochWait
-from trio_envserve.core.router_effects import Spawn
+from trio_envserve.core.router_effects import Kill, Spawn
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.lab.recording import Player, RequestName, RequestWatch
@@ -97,11 +97,11 @@ class MemoryHost:
                 match effect:
                     case FromHost():
                         self._socket.send_nowait(effect.frames)
-                    case StartWorker(worker, incarnation, slot):
-                        self._nursery.start_soon(self._live, Spawn(slot, worker, incarnation))
+                    case Spawn():
+                        self._nursery.start_soon(self._live, effect)
                     case TellWorker():
                         self._workers.send_many_nowait(effect.worker, [effect.frames])
-                    case KillWorker():
+                    case Kill():
                         self.killed.append(effect.worker)
                         self._workers.kill(effect.worker)
 

@@ -52,7 +52,7 @@ from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
 from .messages import Announced, Dispatch, Message, WorkerHello, WorkerOutcome
 from .ranges import Ranges
-from .router_effects import AskWorker
+from .router_effects import AskWorker, Kill, Report, Spawn
 from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
@@ -65,29 +65,11 @@ class FromHost(NamedTuple):
     """Whether it is dropped where much waits already: the lease hangs on what comes behind."""
 
 
-class StartWorker(NamedTuple):
-    """Start a process for a worker, then call :meth:`.Host.spawned`.  Call :meth:`.Host.exited`
-    when the process was reaped, or could not be started."""
-
-    worker: bytes
-    incarnation: Incarnation
-    slot: int
-    """Index of its place on the host, from 0.  An earlier worker of that place may still be
-    ending."""
-
-
 class TellWorker(NamedTuple):
     """Send these frames to a worker."""
 
     worker: bytes
     frames: tuple[Body, ...]
-
-
-class KillWorker(NamedTuple):
-    """Kill a worker's process and all processes that it has started."""
-
-    worker: bytes
-    why: str
 
 
 class SetDeadline(NamedTuple):
@@ -107,24 +89,12 @@ class Serve(NamedTuple):
     serves: dict[str, Any]
 
 
-class Say(NamedTuple):
-    """A line for the log."""
-
-    level: str
-    text: str
-
-
 HostEffect: TypeAlias = (
-    FromHost
-    | StartWorker
-    | TellWorker
-    | KillWorker
-    | AskWorker
-    | SetDeadline
-    | NewGuard
-    | Serve
-    | Say
+    FromHost | Spawn | TellWorker | Kill | AskWorker | SetDeadline | NewGuard | Serve | Report
 )
+"""Everything that a host can have done.  A spawn is followed by :meth:`.Host.spawned`, and by
+:meth:`.Host.exited` when the process was reaped, or could not be started; its slot is the index of
+a place on the host, whose earlier worker may still be ending."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -331,7 +301,7 @@ class Host:
                 self.out.append(Serve(message.serves))
             elif message.serves != self._serves:
                 text = "the router serves another environment now: all workers of this host end"
-                self.out.append(Say("warning", text))
+                self.out.append(Report("warning", text))
                 self.lease.refused(message.hello)
             self._stay()
             self._outbox.again()
@@ -339,12 +309,12 @@ class Host:
     def _refused(self, message: HostRefused) -> None:
         if message.code == MOVED and not self._ending:
             if message.hello == self.lease.hellos:
-                self.out.append(Say("info", f"the router was replaced: {message.text}"))
+                self.out.append(Report("info", f"the router was replaced: {message.text}"))
                 self._go_over(message.epoch)
             return
         refusal = message.code, one_line(message.text, REFUSAL_BYTES)
         if refusal != self.refusal:  # not once for each hello
-            self.out.append(Say("warning", f"the router refuses this host: {refusal[1]}"))
+            self.out.append(Report("warning", f"the router refuses this host: {refusal[1]}"))
         self.refusal = refusal
         if message.code in (OVER, MOVED):
             self.lease.refused(message.hello)
@@ -373,7 +343,7 @@ class Host:
                 if worker in self._lives:
                     name = worker.decode("ascii", "replace")
                     text = f"the router wanted a second worker {name}, which was not started"
-                    self.out.append(Say("error", text))
+                    self.out.append(Report("error", text))
                     return
                 self.workers.add(worker)
                 incarnation = bytes(item.frames[0])
@@ -383,7 +353,7 @@ class Host:
                 elif self._ending or not self.lease.holds(boot_s):
                     self.exited(worker, NO_LEASE)
                 else:
-                    self.out.append(StartWorker(worker, incarnation, number))
+                    self.out.append(Spawn(number, worker, incarnation))
             case ItemKind.TELL:
                 if worker in self.workers:
                     for message in self._read(item.frames[1:]):
@@ -396,7 +366,7 @@ class Host:
             case _:  # ItemKind.KILL
                 if worker in self.workers:
                     why = bytes(item.frames[0]).decode("utf-8", "replace")
-                    self.out.append(KillWorker(worker, why))
+                    self.out.append(Kill(worker, why))
 
     # -- workers --------------------------------------------------------------
 
@@ -426,8 +396,8 @@ class Host:
         most_bytes = max(self._wire.header_bytes * 7 // 8, BATCH_BYTES)
         if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
             name = worker.decode("ascii", "replace")
-            self.out.append(Say("warning", f"worker {name} sent a malformed message"))
-            self.out.append(KillWorker(worker, "it sent a malformed message"))
+            self.out.append(Report("warning", f"worker {name} sent a malformed message"))
+            self.out.append(Kill(worker, "it sent a malformed message"))
             return
         header = frames[len(frames) // 2]
         item = Item(ItemKind.MESSAGE, worker, tuple(frames))
@@ -492,8 +462,8 @@ class Host:
 
     def _end(self, why: str) -> None:
         self._ending = why
-        self.out.append(Say("error", f"all workers of this host are killed: {why}"))
-        self.out += [KillWorker(worker, why) for worker in sorted(self.workers)]
+        self.out.append(Report("error", f"all workers of this host are killed: {why}"))
+        self.out += [Kill(worker, why) for worker in sorted(self.workers)]
 
     def _go_on(self) -> None:
         """Do what is due: end a membership that is over, begin the next one once all workers have

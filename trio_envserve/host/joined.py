@@ -25,17 +25,14 @@ from ..core.host import (
     LEAVING,
     FromHost,
     Host,
-    KillWorker,
     NewGuard,
-    Say,
     Serve,
     SetDeadline,
-    StartWorker,
     TellWorker,
 )
 from ..core.host_messages import UNFIT, VERSION
 from ..core.limits import MIB
-from ..core.router_effects import AskWorker, Spawn
+from ..core.router_effects import AskWorker, Kill, Report, Spawn
 from ..net import (
     ConnectionEvent,
     DealerSocket,
@@ -183,7 +180,7 @@ class JoinedHost:
     def kill(self) -> None:
         """Kill all workers now, whatever they run, and start no others."""
         self._core.leave()
-        self._core.out += [KillWorker(each, LEAVING) for each in sorted(self._core.workers)]
+        self._core.out += [Kill(each, LEAVING) for each in sorted(self._core.workers)]
         self._carry_out()
 
     # -- tasks ----------------------------------------------------------------
@@ -263,8 +260,9 @@ class JoinedHost:
         prepared.set()
         self._changed.unpark_all()
 
-    async def _live(self, worker: bytes, incarnation: bytes, slot: int) -> None:
+    async def _live(self, spawn: Spawn) -> None:
         """Supervise one worker, from its start until it is reaped."""
+        worker = spawn.worker
         await self._prepared.wait()
         if self._workers is None or worker in self._unwanted:
             how = _NOT_STARTED if self._broken is None else f"{_NOT_STARTED}: {self._broken}"
@@ -286,7 +284,6 @@ class JoinedHost:
             self._core.worker_heartbeat(worker, heartbeat)
             self._carry_out()
 
-        spawn = Spawn(slot, worker, incarnation)
         how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         self._core.exited(worker, how)
         self._carry_out()
@@ -309,12 +306,12 @@ class JoinedHost:
                     case FromHost():
                         # A message that cannot be sent is repaired by the next beat.
                         self._socket.send_nowait(effect.frames)
-                    case StartWorker():
-                        self._nursery.start_soon(self._live, *effect)
+                    case Spawn():
+                        self._nursery.start_soon(self._live, effect)
                     case TellWorker():
                         if self._workers is not None:  # else it has not begun
                             self._workers.send_many_nowait(effect.worker, [effect.frames])
-                    case KillWorker():
+                    case Kill():
                         if self._workers is None:
                             self._unwanted.add(effect.worker)
                         else:
@@ -331,7 +328,7 @@ class JoinedHost:
                         self._set_deadline(effect.deadline_s)
                     case NewGuard():
                         self._set_deadline(None)
-                    case Say():
+                    case Report():
                         _log.log(_LEVELS[effect.level.upper()], "%s", effect.text)
         self._changed.unpark_all()
 
@@ -351,7 +348,7 @@ class JoinedHost:
         self._changed = trio.lowlevel.ParkingLot()
         self._core.leave()
         for worker in list(self._core.workers):
-            self._core.out.append(KillWorker(worker, "its host leaves"))
+            self._core.out.append(Kill(worker, "its host leaves"))
         self._carry_out()
         with trio.move_on_after(REAP_S):
             while self._core.workers:

@@ -71,10 +71,8 @@ from ...core.errors import ErrorInfo
 from ...core.host import (
     FromHost,
     Host,
-    KillWorker,
     NewGuard,
     SetDeadline,
-    StartWorker,
     TellWorker,
 )
 from ...core.host_link import ItemKind
@@ -1449,9 +1447,9 @@ class ExploredMachine(ExploredProcesses):
                     self.first_hello = mail
                 if "up" not in self.cut:
                     self.send(SERVER, mail)
-            case StartWorker(worker, incarnation, _):
+            case Spawn(_, worker, incarnation):
                 self._tell_guard("start", worker, incarnation)
-            case KillWorker(worker, _):
+            case Kill(worker, _):
                 self._tell_guard("kill", worker)
             case TellWorker(worker, frames):
                 if worker in self.processes:

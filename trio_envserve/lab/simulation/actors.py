@@ -58,12 +58,9 @@ from ...core.host import (
     FromHost,
     Host,
     HostEffect,
-    KillWorker,
     NewGuard,
-    Say,
     Serve,
     SetDeadline,
-    StartWorker,
     TellWorker,
 )
 from ...core.host_messages import HostAnswer, HostBeat
@@ -1787,15 +1784,14 @@ class SimGuard(SimProcess):
         else:
             self._arm()
 
-    def start(self, host: SimHost, effect: StartWorker) -> None:
+    def start(self, host: SimHost, effect: Spawn) -> None:
         """Start a worker, unless no deadline was said."""
         self.wanted.discard(effect.worker)
         if not self._timer.may_start() or not host.alive:
             host.post(host.ended, effect.worker, "no guard starts it")
             return
         server, _ = self.world.spawned[effect.incarnation]
-        spawn = Spawn(effect.slot, effect.worker, effect.incarnation)
-        worker = self.workers[effect.worker] = HostedWorker(self, host, server, spawn)
+        worker = self.workers[effect.worker] = HostedWorker(self, host, server, effect)
         host.post(host.started, effect.worker, 1 + len(self.workers))
         if self.world.strikes(FaultKind.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
@@ -2003,18 +1999,18 @@ class SimHost(SimProcess):
                             "beat", self.machine.label, "", message.membership, message.beat
                         )
                 self.world.network.send(self.link, frames, up=True)
-            case StartWorker():
+            case Spawn():
                 self.guard.wanted.add(effect.worker)
                 self.guard.post(self.guard.start, self, effect)
             case TellWorker(worker, frames):
                 self.events.after(PIPE_S, self._tell, worker, frames)
-            case KillWorker(worker, why):
+            case Kill(worker, why):
                 self.guard.post(self.guard.kill, worker, why)
             case SetDeadline(deadline_s):
                 self.guard.tell(deadline_s)
             case NewGuard():
                 self._new_guard()
-            case Say(_, text):
+            case Report(_, text):
                 self.events.note(self.name, text)
             case Serve():
                 pass
