@@ -98,7 +98,7 @@ def test_the_rows_of_a_batch_are_as_if_each_had_come_alone(vector: dict[str, Any
     assert [messages.read(each[at:], most_bytes=MOST)[0] for each in rows] == list(read)
     assert {type(message).__name__ for message, _ in read} == {vector["message"]}
     assert [(*frames[:at], *each) for each in messages.in_batches(read)] == [tuple(frames)]
-    alone = messages.one_by_one(frames[at:], most_bytes=MOST)
+    alone = [next(messages.in_batches([row])) for row in read]
     assert [[*frames[:at], *each] for each in alone] == rows
     assert messages.rows_claimed(frames[at]) == len(rows)
 

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
-from ..core.terms import SentBody, quick
+from ..core.terms import SentBody
 from ..core.values import TooMuchWork, encode_to_send
 from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members, check_stored
 from ..near import check_names
@@ -95,8 +95,6 @@ class Terms(NamedTuple):
 
 
 _NO_TERMS = Terms()
-_ASK = KeyAct.ASK
-_call_key, _terms = quick(CallKey), quick(Terms)
 
 
 class Asked(NamedTuple):
@@ -122,9 +120,7 @@ class Asked(NamedTuple):
         terms, name = self.terms, self.name
         if name is None:
             return terms
-        rerun, max_executions, limit_s, _, *more = terms
-        key = _call_key((_ASK, name, input_digest(body, rerun), None))
-        return _terms((rerun, max_executions, limit_s, key, *more))
+        return terms._replace(key=CallKey(KeyAct.ASK, name, input_digest(body, terms.rerun)))
 
     def at_once(self, limits: WireLimits) -> Encoded | None:
         """The call as it goes to the server; None if that takes long, and belongs into a thread.

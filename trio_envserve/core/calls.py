@@ -44,7 +44,7 @@ from .errors import ErrorInfo
 from .key_records import KeyAct, KeyName
 from .limits import ClientLimits
 from .messages import SESSION_FULL
-from .terms import ID_BYTES, Body, Epoch, SentBody, SessionId, Status, Verdict, quick
+from .terms import ID_BYTES, Body, Epoch, SentBody, SessionId, Status, Verdict
 
 _OTHERS_PART = 8
 """The part of a window, one over this, that calls which wait for keys leave free."""
@@ -453,7 +453,6 @@ MOST_SECONDS = 1e12
 
 
 _ASK, _WAITS = KeyAct.ASK, (KeyAct.ASK, KeyAct.ATTACH)
-_request = quick(messages.Request)
 
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]
 Cell: TypeAlias = Callable[["Calls", Call, float, Any], Effects]
@@ -559,19 +558,18 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     session.calls[call.sequence] = call
     if call.is_leaving:
         session.leaving[call.sequence] = call
-    if call.key is None:
-        # No number is given twice: another request under this id has another one.
-        digest = call.number.to_bytes(ID_BYTES, "big")
-        named: tuple[Any, ...] = (None, None, None, None)
-    else:
-        act, full_name, digest, tag = call.key
-        named = (*full_name, int(act) or None, tag)
-        session.waiting_for_keys += call.waits_for_key
-    call.request = _request((
+    session.waiting_for_keys += call.waits_for_key
+    # No number is given twice: another request under this id has another digest.
+    digest = call.number.to_bytes(ID_BYTES, "big") if call.key is None else call.key.digest
+    request = messages.Request(
         session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
-        call.execution_s, call.traceparent, *named, call.earlier if call.may_have_run else None,
-        call.grace_s,
-    ))  # fmt: skip
+        call.execution_s, call.traceparent,
+        earlier=call.earlier if call.may_have_run else None, grace_s=call.grace_s,
+    )  # fmt: skip
+    if call.key is not None:
+        act, (namespace, key), _, tag = call.key
+        request = request._replace(namespace=namespace, key=key, act=int(act) or None, tag=tag)
+    call.request = request
     return ((CallAction.TRANSMIT, call),)
 
 

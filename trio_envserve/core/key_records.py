@@ -8,7 +8,7 @@ import hashlib
 from typing import NamedTuple, TypeAlias
 
 from .errors import ProtocolError
-from .terms import SentBody, pieces_of, quick
+from .terms import DIGEST_BYTES, SentBody, pieces_of
 
 CallerToken: TypeAlias = bytes
 """The name of a caller in all its sessions, also after its process was started anew; of a
@@ -35,17 +35,11 @@ class KeyName(NamedTuple):
 def input_digest(body: SentBody, rerun: bool | None) -> bytes:
     """The digest of a keyed request: a strong hash, since other processes must come to the
     same one and nobody to it with another input.  ``body`` is encoded deterministically."""
-    digest = _BEGUN[rerun].copy()
+    consent = b"?" if rerun is None else b"1" if rerun else b"0"
+    digest = hashlib.blake2b(consent, digest_size=DIGEST_BYTES)
     for piece in pieces_of(body):
         digest.update(piece)
     return digest.digest()
-
-
-_BEGUN = {
-    rerun: hashlib.blake2b(first, digest_size=32)
-    for rerun, first in ((None, b"?"), (True, b"1"), (False, b"0"))
-}
-"""To begin one anew takes as long as to hash a small input."""
 
 
 class KeyAct(enum.IntEnum):
@@ -68,15 +62,11 @@ class Keyed(NamedTuple):
     """Target of a cancel or a forget."""
 
 
-_ACTS = tuple(KeyAct)
-_keyed, _key_name = quick(Keyed), quick(KeyName)
-
-
 def keyed_of(namespace: bytes | None, key: bytes | None, act: int | None, tag: Tag) -> Keyed | None:
     """The question about a key of a request with these fields; None if it has none.
     ProtocolError if it says something of a key that it does not name."""
     if key is not None:
-        return _keyed((_ACTS[act or 0], _key_name((namespace or b"", key)), tag))
+        return Keyed(KeyAct(act or 0), KeyName(namespace or b"", key), tag)
     if (namespace, act, tag) != (None, None, None):
         raise ProtocolError("something of a key, which it does not name")
     return None

@@ -29,8 +29,7 @@ import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate, repeat, starmap
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import cbor2
@@ -686,13 +685,6 @@ def read(frames: Sequence[Body], *, most_bytes: int) -> Sequence[Said]:
     return _rows(cls, checks, fields, sizes, frames[1])
 
 
-def one_by_one(frames: Sequence[Body], *, most_bytes: int) -> Iterator[tuple[Body, ...]]:
-    """The rows of a batch, each in one of its own; another message is as it was, in the form
-    in which this project writes it.  Raises as :func:`read`."""
-    for message, body in read(frames, most_bytes=most_bytes):
-        yield (encode(message),) if body is None else (encode(message), body)
-
-
 def rows_claimed(header: Body) -> int:
     """Number of rows that a header claims by its first bytes; 1 if it claims none."""
     at = 1 + (header[1:2] == b"\x18") + 1  # behind the head of the array, and the kind
@@ -768,7 +760,7 @@ def _rows(
         if not is_right:
             raise ProtocolError(f"{cls.__name__}.{name} is not {spec.cddl}")
     columns += [repeat(None, count) for _ in checks[len(columns) :]]
-    rows = map(partial(tuple.__new__, cls), zip(*columns, strict=True))  # by C code, too
+    rows = starmap(cls, zip(*columns, strict=True))
     # Of bytes of their own: what is kept of one must not hold those of all.
     view = memoryview(blob)
     bodies = map(bytes, map(view.__getitem__, map(slice, ends, ends[1:])))

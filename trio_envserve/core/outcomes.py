@@ -13,13 +13,11 @@ from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import OUTCOME_BYTES, RetainedOutcome
-from .terms import ID_BYTES, RequestId, Status, Verdict, gist, quick, weight
+from .terms import ID_BYTES, RequestId, Status, Verdict, gist, weight
 
 REASON_CHARS = 600
 """Most characters of the exception of a broken environment in a message; the traceback beside it
 has more."""
-
-_outcome = quick(messages.Outcome)
 
 
 class Asker(Protocol):
@@ -156,7 +154,8 @@ def for_key(work: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOut
     size_bytes = weight(payload)
     if size_bytes > most_bytes:
         return too_large(asker, size_bytes, most_bytes, work.outcome.executions)
-    mine = _outcome(asker.id + work.outcome[2:])  # only the id differs
+    session, sequence = asker.id
+    mine = work.outcome._replace(session=session, sequence=sequence)
     if shared is None:
         return RetainedOutcome.made(mine, payload)
     return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)

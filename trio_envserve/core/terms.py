@@ -7,9 +7,8 @@ wire; the aliases below say which kind is meant where.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, final
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias, final
 
 from .strict_cbor import head
 
@@ -119,15 +118,6 @@ class RequestId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{short(self.session)}#{self.sequence}"
-
-
-_T = TypeVar("_T", bound="tuple[Any, ...]")
-
-
-def quick(named: type[_T]) -> Callable[[Iterable[Any]], _T]:
-    """Makes records of this class, a named tuple, of their fields in order: by C code, in half
-    of the time that a call of the class takes.  For what each call comes by."""
-    return partial(tuple.__new__, named)
 
 
 class Verdict(enum.Enum):

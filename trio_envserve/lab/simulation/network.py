@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ...core import host_messages
 from ...core.errors import ProtocolError
-from ...core.messages import Message, Request, Said, ToSay, in_batches, one_by_one, read
+from ...core.messages import Message, Request, Said, ToSay, in_batches, read
 from ...core.terms import Body, SentBody, whole
 from ...retrylab.world import ARRIVED, LOST, STRAY, BaseLink, BaseNetwork, Events, Rates
 
@@ -39,10 +39,12 @@ def singly(frames: Frames) -> list[Frames]:
     """The rows of a batch, each in one of its own, for those who look on."""
     for at in range(len(frames)):
         try:
-            alone = list(one_by_one(frames[at:], most_bytes=HEADER_BYTES))
+            alone = [*read(frames[at:], most_bytes=HEADER_BYTES)]
         except ProtocolError:
             continue
-        return [(*frames[:at], *each) for each in alone] if len(alone) > 1 else [frames]
+        if len(alone) == 1:
+            return [frames]
+        return [(*frames[:at], *next(in_batches([row]))) for row in alone]
     return [frames]
 
 
