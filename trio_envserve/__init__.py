@@ -73,15 +73,18 @@ if TYPE_CHECKING:
     from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
     from .core.notes import Note
-    from .core.pages import KeyPage, KnownKey, RunningPage, RunningRollout
     from .core.status import (
         CacheStats,
         ClientCounters,
         ClosingRecord,
         HostStats,
+        KeyPage,
+        KnownKey,
         PastHost,
         PermitStats,
         ResourceStats,
+        RunningPage,
+        RunningRollout,
         ServerStats,
         StatusRecord,
         WorkerDeath,
@@ -163,7 +166,7 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
-    "core.pages", "core.worker_range", "models.interface", "models.usage", "commands",
+    "core.worker_range", "models.interface", "models.usage", "commands",
     "sandboxes.interface", "sandboxes.sandbox", "envs.apart", "envs.late", "envs.interface",
     "envs.made", "envs.saves", "envs.resources", "core.values", "net", "net.keypairs", "client",
     "client.aio", "host.allocator", "host.joined", "host.opening", "server", "server.curve",

@@ -10,10 +10,10 @@ import pytest
 
 from trio_envserve.core import messages, notes, running
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.pages import RunningPage
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import HeartbeatReceived, HolderFound
 from trio_envserve.core.running import RunningPages
+from trio_envserve.core.status import RunningPage
 from trio_envserve.core.terms import NOTE_BYTES, Status
 
 from .helpers import STRANGER, Pair

@@ -12,7 +12,7 @@ import trio
 
 from ..client import Client, KeyEnded, Outcome
 from ..core.errors import CallError, ConfigError, NoAnswer, RanAndFailed, UnknownKey, WorkerLost
-from ..core.pages import KeyPage, KnownKey
+from ..core.status import KeyPage, KnownKey
 from ..json_values import jsonable
 from ..options import argument, option
 from ..pages.tables import records_table

@@ -13,10 +13,9 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.key_pages import KeyPages
-from ..core.pages import KeyPage, KnownKey
 from ..core.router import Router
 from ..core.sessions import Session
-from ..core.status import ServerStats
+from ..core.status import KeyPage, KnownKey, ServerStats
 from ..core.terms import short
 from ..core.work import WorkState
 from ..lab.recording import Player, RecordedArrow, RequestName, RequestWatch, sequence_text

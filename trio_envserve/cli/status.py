@@ -16,8 +16,7 @@ from ..client.options import DEFAULT_NAMESPACE
 from ..client.places import WAITS, places
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady
 from ..core.health import ServerStatus
-from ..core.pages import RunningPage, RunningRollout
-from ..core.status import ServerStats
+from ..core.status import RunningPage, RunningRollout, ServerStats
 from ..evals.plain import plain_line
 from ..evals.statistics import sparkline
 from ..options import option

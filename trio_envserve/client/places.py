@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..core.errors import EnvServeError
-from ..core.pages import RunningRollout
 from ..core.stack_frames import authors_line
+from ..core.status import RunningRollout
 
 if TYPE_CHECKING:
     from .shell import Client

@@ -56,8 +56,7 @@ from ..core.health import Health, ServerHealth, ServerStatus
 from ..core.key_records import KeyAct
 from ..core.limits import WireLimits
 from ..core.notes import Note
-from ..core.pages import KeyPage, RunningPage
-from ..core.status import ClientCounters, ServerStats
+from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
 from ..core.terms import ID_BYTES, Body, SentBody
 from ..net import unwrap_single
 from ..turns import Threads

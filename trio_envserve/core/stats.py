@@ -23,7 +23,7 @@ from .pool import Elastic, Pool
 from .scheduler import Scheduler
 from .scope import ResourceCounts, Resources
 from .sessions import Sessions
-from .status import known
+from .status import plain
 from .terms import Epoch
 from .work import Work, Works
 from .workforce import Workforce
@@ -115,32 +115,31 @@ def describe(router: CountedRouter) -> dict[str, Any]:
     for life in pool.lives.values():
         worker = workforce.workers.get(life.id)
         said = workforce.history.stats.get(life.id, {})
-        workers.append(
-            {
-                # First: it cannot overrule what is known here.  Its buckets are in model_calls.
-                **{name: number for name, number in said.items() if not name.startswith(TOOK)},
-                "worker": life.name,
-                "slot": life.slot,
-                "host": life.host,
-                "pid": life.pid,
-                "phase": life.phase.value,
-                "pending": len(worker.live) if worker else 0,
-                "capacity": worker.capacity if worker else 0,
-                "done": worker.done if worker else 0,
-                "failed": worker.failed if worker else 0,
-                "restarts": pool.slots[life.slot].lives - 1,
-                "memory_bytes": life.memory_bytes,
-                "lag_s": life.lag_s,
-                "silent": life.silent,
-                "blocked": life.blocked,
-            }
-        )
+        row = {
+            "worker": life.name,
+            "slot": life.slot,
+            "host": life.host,
+            "pid": life.pid,
+            "phase": life.phase.value,
+            "pending": len(worker.live) if worker else 0,
+            "capacity": worker.capacity if worker else 0,
+            "done": worker.done if worker else 0,
+            "failed": worker.failed if worker else 0,
+            "restarts": pool.slots[life.slot].lives - 1,
+            "memory_bytes": life.memory_bytes,
+            "lag_s": life.lag_s,
+            "silent": life.silent,
+            "blocked": life.blocked,
+        }
+        # It cannot overrule what is known here.  Its buckets are in model_calls.
+        more = {n: said[n] for n in said if n not in row and not n.startswith(TOOK)}
+        workers.append({**row, **more})
     models = workforce.history.models_of_the_dead.copy()
     for statistics in workforce.history.stats.values():
         models.take(statistics)
     return {
-        "epoch": router.epoch.hex(),
         **status(router),
+        "epoch": router.epoch.hex(),
         "sessions": len(router.sessions.known),
         "waiting": len(router.queue),
         "running": workforce.live_count(),
@@ -166,8 +165,8 @@ def describe(router: CountedRouter) -> dict[str, Any]:
         "runs": workforce.runs.to_record(),
         "model_calls": models.took(),
         "model_usage": models.usage(),
+        "cache": plain(works.counters),
         "failures": dict(works.failures),
-        "cache": known(works.counters),
         "per_worker": workers,
         "deaths": [
             {

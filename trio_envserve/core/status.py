@@ -1,9 +1,9 @@
-"""The status record and the statistics of a server, typed.
+"""What a server says of itself, typed: status, statistics, pages of its keys and of what runs.
 
-On the wire both are maps of plain data (:meth:`.Router.status`, :meth:`.Router.stats`),
-to which later versions may add keys.  Here they have names and types, for the programs
-that ask a server; what has no name here is in ``more``, so nothing is lost on the way
-back to plain data.
+On the wire these are maps of plain data (:meth:`.Router.status`, :meth:`.Router.stats`,
+:mod:`.pages`), to which later versions may add keys.  Here they have names and types, for the
+programs that ask a server.  The fields of a class are the schema by which :func:`typed` reads a
+record; what has no name here is in ``more``, so nothing is lost on the way back to plain data.
 
 A number that is counted or measured is declared once, by :func:`gauge`, :func:`counter` or
 :func:`histogram`: the record, the metrics of the HTTP door and the reference have it from here.
@@ -11,14 +11,29 @@ A number that is counted or measured is declared once, by :func:`gauge`, :func:`
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import enum
+import functools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from . import notes
 from .closing import ClosingStage
 from .errors import ProtocolError
 from .health import ServerStatus
-from .typed_records import checked, typed
+from .notes import Note
 
 
 class Stat(NamedTuple):
@@ -94,22 +109,16 @@ class StatusRecord:
     """Progress of closing; None until it begins."""
 
     @classmethod
-    def of(cls, record: Any) -> StatusRecord:
+    def of(cls, record: Any) -> Self:
         """Read a record of the wire.  ProtocolError if it is malformed."""
-        return typed(cls, record, **_status(record))
+        return typed(cls, record)
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data, as on the wire."""
-        record: dict[str, Any] = {
-            "status": self.status.value, "reason": self.reason, "ready": self.ready,
-            "workers": self.workers, "environment": self.environment, "rerun": self.rerun,
-            "durable": self.durable, "paused": self.paused,
-        }  # fmt: skip
-        if self.journal:
-            record["journal"] = self.journal
-        if self.closing is not None:
-            stage = self.closing.stage.value
-            record["closing"] = {**dataclasses.asdict(self.closing), "stage": stage}
+        """Plain data, as on the wire: what ``status --json`` prints."""
+        record = plain(self)
+        for name in ("journal", "closing"):
+            if not record[name]:
+                del record[name]
         return record
 
 
@@ -428,67 +437,172 @@ class ServerStats(StatusRecord):
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The entries of the server's shell: its address, the lag of its loop, its socket."""
 
+
+# -- pages of lists ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A server's record of one generation of a key."""
+
+    namespace: str
+    """Owner of the key."""
+    key: str
+    """Name of the key."""
+    generation: int
+    """Number of the generation; a later one has a greater number."""
+    state: str
+    """``held`` (an execution of an earlier generation still ends), ``waiting``, ``running``,
+    ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
+    execution still ends)."""
+    waiters: int = 0
+    """Number of requests that wait, or have the outcome and have not acknowledged it."""
+    watchers: int = 0
+    """Number of requests that are attached, and do not count."""
+    lost: int = 0
+    """Number of callers that were lost with their lease, and go on counting."""
+    executions: int = 0
+    """Number of executions that were started for it."""
+    age_s: float = 0.0
+    """Seconds since it was first asked for, in which the server was awake."""
+    left_s: float | None = None
+    """Seconds until it is cancelled as an orphan or its retention ends; None while neither runs."""
+    size_bytes: int = 0
+    """Bytes of its name, its retained outcome, and its input while that is held."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPage:
+    """A page of the keys that a server knows, in the order in which they were asked for."""
+
+    keys: tuple[KnownKey, ...]
+    """The keys."""
+    next: int | None = None
+    """Generation with which the next page begins; None if this is the last page.  More keys may
+    follow a page without any."""
+    generations: int = 0
+    """Number of generations in the namespace, or in all."""
+    size_bytes: int = 0
+    """Bytes of these generations."""
+
     @classmethod
-    def of(cls, record: Any) -> ServerStats:
-        """Read the statistics of a record of the wire.  ProtocolError if it is malformed."""
-        if not isinstance(record, dict):
-            raise ProtocolError(f"statistics are of type {type(record).__name__}")
-        workers = checked(record, "per_worker", list, [])
-        deaths = checked(record, "deaths", list, [])
-        hosts = checked(record, "hosts", list, [])
-        past_hosts = checked(record, "past_hosts", list, [])
-        permits = checked(record, "permits", list, [])
-        held = checked(record, "resources_held", list, [])
-        return typed(
-            cls, record, **_status(record),
-            cache=typed(CacheStats, checked(record, "cache", dict, {})),
-            per_worker=tuple(typed(WorkerStats, worker) for worker in workers),
-            deaths=tuple(typed(WorkerDeath, death) for death in deaths),
-            hosts=tuple(typed(HostStats, host) for host in hosts),
-            past_hosts=tuple(typed(PastHost, host) for host in past_hosts),
-            permits=tuple(typed(PermitStats, permit) for permit in permits),
-            resources_held=tuple(typed(ResourceStats, resource) for resource in held),
-        )  # fmt: skip
-
-    def to_record(self) -> dict[str, Any]:
-        """Plain data, as on the wire: what ``status --json`` prints."""
-        record = {"epoch": self.epoch, **StatusRecord.to_record(self)}
-        for field in dataclasses.fields(self):
-            if field.name not in _OF_STATUS and field.type in ("int", "float", "str"):
-                record[field.name] = getattr(self, field.name)
-            elif field.type == "Mapping[str, float]":
-                record[field.name] = dict(getattr(self, field.name))
-        record["cache"] = {**known(self.cache), **self.cache.more}
-        record["per_worker"] = [{**each.more, **known(each)} for each in self.per_worker]
-        for name in ("deaths", "hosts", "past_hosts", "permits", "resources_held"):
-            record[name] = [dataclasses.asdict(each) for each in getattr(self, name)]
-        return {**record, **self.more}
+    def of(cls, record: Any) -> KeyPage:
+        """Read a record of the wire.  ProtocolError if it is malformed."""
+        return typed(cls, record)
 
 
-_OF_STATUS = frozenset(field.name for field in dataclasses.fields(StatusRecord))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRollout:
+    """A server's record of one running execution: a rollout, or a group."""
+
+    number: int
+    """Number of the execution; a later one has a greater number."""
+    request: str = ""
+    """The request id, as logs have it."""
+    client: str = ""
+    """The name of the client that asks; empty for the work of a key."""
+    namespace: str | None = None
+    """The owner of its key; None if it has none."""
+    key: str | None = None
+    """None if it has no key."""
+    environment: str = ""
+    """The environment's own name."""
+    state: str = "running"
+    """``running``, or ``stopping`` if it was told to stop and has not ended."""
+    executions: int | None = None
+    """Which execution of its request it is; None while it is stopping.  Attempts within it
+    are in the note."""
+    worker: str = ""
+    """The worker that runs it: slot and life."""
+    age_s: float = 0.0
+    """Seconds since its dispatch, in which the server was awake."""
+    note: Note = dataclasses.field(default_factory=dict)
+    """Last note of the rollout."""
+    where: str = ""
+    """If the loop of its worker is blocked, or its interpreter is held: the innermost lines of
+    where that stands."""
 
 
-def _status(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a status record that are no plain data."""
-    closing = checked(record, "closing", (dict, type(None)), None)
-    return {
-        "status": _member(ServerStatus, record, "status"),
-        "closing": None if closing is None else _closing(closing),
-    }
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPage:
+    """A page of the running executions, the oldest first."""
+
+    running: tuple[RunningRollout, ...]
+    """The executions."""
+    next: int | None = None
+    """Execution with which the next page begins; None if this is the last page."""
+    total: int = 0
+    """Number of running executions in all."""
+    typical_s: float | None = None
+    """Median duration of the last executions, in seconds; None while none has ended."""
+
+    @classmethod
+    def of(cls, record: Any) -> RunningPage:
+        """Read a record of the wire.  ProtocolError if it is malformed."""
+        return typed(cls, record)
 
 
-def _closing(record: Mapping[str, Any]) -> ClosingRecord:
-    return typed(ClosingRecord, record, stage=_member(ClosingStage, record, "stage"))
+# -- records of plain data, checked: a peer may say anything -----------------------------------
 
 
-def _member(cls: Any, record: Mapping[str, Any], name: str) -> Any:
+class Dataclass(Protocol):
+    """Any class made by ``dataclasses.dataclass``."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+_D = TypeVar("_D", bound=Dataclass)
+_kinds = functools.cache(get_type_hints)
+
+
+def typed(cls: type[_D], record: Any) -> _D:
+    """A record of plain data as this dataclass.  ProtocolError if it is malformed."""
+    if not isinstance(record, dict) or not all(isinstance(key, str) for key in record):
+        raise ProtocolError(
+            f"a record is of type {type(record).__name__}, or has keys that are no text"
+        )
+    kinds = dict(_kinds(cls))
+    has_more = kinds.pop("more", None) is not None
+    made = {name: _value(name, kinds[name], record[name]) for name in kinds.keys() & record.keys()}
+    if has_more:
+        made["more"] = {name: value for name, value in record.items() if name not in kinds}
     try:
-        return cls(record.get(name))
-    except ValueError:
-        raise ProtocolError(f"{name} is {record.get(name)!r:.80}: no {cls.__name__}") from None
+        return cls(**made)
+    except TypeError as missing:
+        raise ProtocolError(f"a record is not whole: {missing}") from None
 
 
-def known(record: CacheStats | WorkerStats) -> dict[str, Any]:
-    """Fields of a record that have names of their own, without ``more``."""
-    names = [field.name for field in dataclasses.fields(record) if field.name != "more"]
-    return {name: getattr(record, name) for name in names}
+def _value(name: str, kind: Any, value: Any) -> Any:
+    """The value of a field of this kind.  A name of a key is any bytes, and shown as text."""
+    if type(None) in get_args(kind):
+        return None if value is None else _value(name, get_args(kind)[0], value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return typed(kind, value)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_value(name, get_args(kind)[0], each) for each in value)
+    if get_origin(kind) is dict and isinstance(value, bytes):  # a note
+        return notes.decode(value)
+    if kind is str and isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(kind, enum.EnumType):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    allowed = {float: (int, float), Mapping[str, float]: (dict,)}.get(kind, (kind,))
+    if type(value) in allowed:
+        return value
+    raise ProtocolError(f"{name} is {value!r:.80}, and no {getattr(kind, '__name__', kind)}")
+
+
+def plain(record: Dataclass) -> dict[str, Any]:
+    """A record as plain data; what it has in ``more`` stands behind its fields."""
+    made = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    more = made.pop("more", {})
+    return {**{name: _plain(value) for name, value in made.items()}, **more}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return plain(value)
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    return value.value if isinstance(value, enum.Enum) else value

@@ -19,12 +19,13 @@ from tests.doors.http.door import HANG_S, TOKEN, Raw, asking, open_door, raw, to
 from trio_envserve import Rollout
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
-from trio_envserve.core.pages import RunningPage, RunningRollout
 from trio_envserve.core.status import (
     HostStats,
     PastHost,
     PermitStats,
     ResourceStats,
+    RunningPage,
+    RunningRollout,
     ServerStats,
     WorkerDeath,
     WorkerStats,

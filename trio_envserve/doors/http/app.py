@@ -33,8 +33,7 @@ from ...client.shell import is_shared, open_many, run_encoded
 from ...core.errors import CallError, ConfigError, EnvServeError
 from ...core.health import Health, ServerStatus
 from ...core.limits import WireLimits
-from ...core.pages import RunningPage
-from ...core.status import ServerStats
+from ...core.status import RunningPage, ServerStats
 from ...extras import needs_extra
 from ..bounds import Bound
 from ..limits import HttpLimits

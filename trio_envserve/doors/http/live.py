@@ -25,8 +25,7 @@ from ...client import Client
 from ...client.places import places
 from ...core.durations import Durations
 from ...core.errors import EnvServeError
-from ...core.pages import RunningPage
-from ...core.status import ServerStats
+from ...core.status import RunningPage, ServerStats
 from ...pages import assemble
 from ...pages.tables import DEATHS, RECORDS, WORKERS, page_table
 from ..limits import HttpLimits

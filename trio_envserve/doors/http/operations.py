@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from ...client.options import DEFAULT_NAMESPACE
-from ...core.pages import RunningRollout
+from ...core.status import RunningRollout
 from ...core.terms import Verdict
 from ...near import did_you_mean
 from .bodies import CBOR, JSON, LINES, PROBLEM

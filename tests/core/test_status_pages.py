@@ -3,7 +3,7 @@
 import pytest
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.pages import KeyPage
+from trio_envserve.core.status import KeyPage
 
 
 def test_a_key_that_is_no_text_is_shown_as_an_escape():
