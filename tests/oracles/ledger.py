@@ -97,9 +97,9 @@ SHARE = 20
 
 GENERATED = (
     "account", "archive", "calls", "client", "closing", "executions", "gate", "health", "host",
-    "host_checks", "host_link", "host_pool", "journal", "key_pages", "key_records", "lease",
-    "outcomes", "pausing", "pool", "ranges", "requests", "rights", "router", "running",
-    "scheduler", "sessions", "spoilt", "work", "worker", "workforce",
+    "host_checks", "host_link", "host_pool", "journal", "key_records", "lease",
+    "outcomes", "pausing", "pool", "queries", "ranges", "requests", "rights", "router", "scheduler",
+    "sessions", "spoilt", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
 

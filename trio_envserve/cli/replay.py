@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from ..core.errors import ConfigError
-from ..core.key_pages import KeyPages
+from ..core.queries import KeyPages
 from ..core.router import Router
 from ..core.sessions import Session
 from ..core.status import KeyPage, KnownKey, ServerStats

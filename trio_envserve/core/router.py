@@ -34,12 +34,12 @@ from .executions import Announcements, Dispatches, Execution, Worker
 from .heartbeat import Heartbeat
 from .host_pool import Hosts
 from .journal import Journal
-from .key_pages import KeyPages
 from .key_records import keyed_of
 from .lease import LeaseTerms
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .messages import ForeignVersion
 from .pool import Elastic, LifeInput, Need, Pool
+from .queries import KeyPages, RunningPages, Stacks
 from .ranges import Ranges
 from .requests import RequestContent
 from .rights import Rights
@@ -83,11 +83,9 @@ from .router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from .running import RunningPages
 from .scheduler import Scheduler
 from .scope import SHOWN, Resources
 from .sessions import Session
-from .stacks import Stacks
 from .stats import describe, status
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
 from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState

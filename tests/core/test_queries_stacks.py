@@ -7,7 +7,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from trio_envserve.core import messages, stacks
+from trio_envserve.core import messages, queries
 from trio_envserve.core.router_effects import AskWorker, ToClient
 from trio_envserve.core.router_inputs import StackTaken
 
@@ -67,13 +67,13 @@ def test_g10_a_stack_of_any_text_fits_into_a_frame_that_any_peer_takes(pair: Pai
 
 def test_g10_few_questions_are_remembered():
     pair = Pair(server={"worker_capacity": 50})
-    pair.submit_many(stacks.EXECUTIONS_MOST + 1)
-    for number in range(stacks.EXECUTIONS_MOST):
+    pair.submit_many(queries.EXECUTIONS_MOST + 1)
+    for number in range(queries.EXECUTIONS_MOST):
         assert isinstance(ask(pair, number)[0], AskWorker)
-    last = stacks.EXECUTIONS_MOST
+    last = queries.EXECUTIONS_MOST
     assert answer(ask(pair, last)[0])[2] == {"state": "busy"}
-    for number in range(stacks.ROUTES_MOST - 1):
+    for number in range(queries.ROUTES_MOST - 1):
         assert ask(pair, 0, b"route %d" % number) == []
     assert answer(ask(pair, 0, b"one more")[0])[2] == {"state": "busy"}
-    pair.advance(stacks.ANSWER_S)
+    pair.advance(queries.ANSWER_S)
     assert isinstance(ask(pair, last)[0], AskWorker)

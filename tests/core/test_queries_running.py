@@ -8,11 +8,11 @@ from typing import Any
 import cbor2
 import pytest
 
-from trio_envserve.core import messages, notes, running
+from trio_envserve.core import messages, notes, queries
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.queries import RunningPages
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import HeartbeatReceived, HolderFound
-from trio_envserve.core.running import RunningPages
 from trio_envserve.core.status import RunningPage
 from trio_envserve.core.terms import NOTE_BYTES, Status
 
@@ -86,7 +86,7 @@ def test_where_a_blocked_loop_stands_is_shown_as_long_as_it_is_blocked():
     pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 9.0, 0, where))
     [row] = ask(pair)["running"]
     assert row["where"].endswith("File 'late.py', line 7, in slow ?")
-    assert len(row["where"]) == running.WHERE_CHARACTERS
+    assert len(row["where"]) == queries.WHERE_CHARACTERS
     pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 0.0, 0, ""))
     assert ask(pair)["running"][0]["where"] == ""
 
@@ -110,19 +110,19 @@ def test_the_typical_duration_is_that_of_what_was_not_cancelled():
     assert list(durations) == before
     durations.extend([5.0, 1.0, 3.0])
     assert ask(pair)["typical_s"] in (3.0, 5.0)
-    assert running.median(deque([5.0, 1.0, 3.0])) == 3.0
+    assert queries.median(deque([5.0, 1.0, 3.0])) == 3.0
 
 
 def test_g10_a_page_has_no_more_than_it_may_and_the_next_goes_on():
     pair = Pair(server={"worker_capacity": 250})
     pair.submit_many(220)
-    assert len(ask(pair)["running"]) == running.PAGE_ROWS
+    assert len(ask(pair)["running"]) == queries.PAGE_ROWS
     for run in pair.runs:
         pair.note(bytes(NOTE_BYTES), run)
     for _ in range(5):
         pair.beat()
     page = ask(pair)
-    assert 1 < len(page["running"]) < running.PAGE_ROWS
+    assert 1 < len(page["running"]) < queries.PAGE_ROWS
     assert len(cbor2.dumps(page)) < 32 * 1024
     assert pages(pair) == list(range(220))
 
@@ -130,7 +130,7 @@ def test_g10_a_page_has_no_more_than_it_may_and_the_next_goes_on():
 def test_g10_all_questions_of_a_turn_get_so_many_pages():
     pair = Pair.asked()
     asked = RunningPages(pair.router.workforce)
-    for _ in range(running.TURN_PAGES):
+    for _ in range(queries.TURN_PAGES):
         assert asked.page(0, pair.now_s, 1.0)["running"]
     empty = asked.page(0, pair.now_s, 1.0)
     assert (empty["running"], empty["next"]) == ([], 0)
