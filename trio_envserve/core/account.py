@@ -98,7 +98,6 @@ class Accounts:
         self.of_id: dict[SessionId, Account] = {}
         """Accounts of namespaces by the ids under which workers know them."""
         self._parts_left = WHOLE
-        self._least_share = min(limits.session_share, keys.namespace_share)
         self._of_session = -(-WHOLE // limits.sessions)
 
     def of_session(self, id: SessionId, name: str) -> Account:
@@ -143,16 +142,10 @@ class Accounts:
             share, part = account.share, account.part
         return max(share * (bound - others), bound * part // WHOLE)
 
-    # Where all together have no more than the share of one, each may go on: so the share rule
-    # is looked up only nearer to a bound.
-
     def may_wait(self, account: Account | None, size_bytes: int) -> bool:
         """Whether one more request with a body of so many bytes may wait.  A body larger than
         its bound may wait, but alone."""
-        limits, taken, share = self.limits, self.all, self._least_share
-        few = taken.places < share * limits.queue
-        if few and taken.held_bytes + size_bytes <= share * limits.queue_bytes:
-            return True
+        limits, taken = self.limits, self.all
         mine, mine_bytes = (0, 0) if account is None else (account.places, account.held_bytes)
         if mine and mine >= self.most(account, limits.queue, taken.places - mine):
             return False
@@ -168,14 +161,8 @@ class Accounts:
         An account of which nothing runs or is kept always has it: so at the bound each goes
         on, with at least one execution at a time.
         """
-        limits, taken, most, share = self.limits, self.all, self.most, self._least_share
+        limits, taken, most = self.limits, self.all, self.most
         ran = taken.running_count + taken.kept_count - taken.kept_unrun
-        if (
-            ran < share * limits.kept_outcomes
-            and taken.kept_bytes + taken.announced_bytes < share * limits.kept_bytes
-            and taken.announced_bytes < share * limits.announced_bytes
-        ):
-            return True
         mine = account.running_count + account.kept_count - account.kept_unrun
         if not mine:
             return True
@@ -212,10 +199,7 @@ class Accounts:
     def may_open(self, namespace: bytes, own_bytes: int) -> bool:
         """Whether there is room for another key, with a name and a held body of so many bytes."""
         keys, taken = self.keys, self.all
-        share, taken_bytes = keys.namespace_share, taken.size_bytes
-        few = taken.works < share * keys.generations
-        if few and taken_bytes + own_bytes <= share * keys.retained_bytes:
-            return True
+        taken_bytes = taken.size_bytes
         account = self.namespaces.get(namespace)
         works, size_bytes = (0, 0) if account is None else (account.works, account.size_bytes)
         if works >= self.most(account, keys.generations, taken.works - works):
@@ -228,7 +212,7 @@ class Accounts:
     def may_retain(self, account: Account) -> bool:
         """Whether another outcome may be retained: so long more is dispatched."""
         most_bytes, taken_bytes = self.keys.retained_bytes, self.all.outcome_bytes
-        if not account.retention_s or taken_bytes < self.keys.namespace_share * most_bytes:
+        if not account.retention_s:
             return True
         mine_bytes = account.outcome_bytes
         return mine_bytes < self.most(account, most_bytes, taken_bytes - mine_bytes)

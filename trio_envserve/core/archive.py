@@ -264,16 +264,10 @@ class Archive:
 
     def may_open(self, namespace: bytes) -> bool:
         """Whether the journal has room for what another key will leave in it."""
-        limits, taken = self.limits, self.all
-        share = limits.namespace_share
-        # Where all together have no more than the share of one, each may go on.
-        few = taken.keys < share * limits.journal_keys
-        if few and taken.disk_bytes < share * limits.journal_bytes:
-            return True
+        limits, share, taken = self.limits, self.limits.namespace_share, self.all
         mine = self.usage(namespace)
-        most = share * (limits.journal_keys - (self.all.keys - mine.keys))
-        others_bytes = self.all.disk_bytes - mine.disk_bytes
-        most_bytes = share * (limits.journal_bytes - others_bytes)
+        most = share * (limits.journal_keys - (taken.keys - mine.keys))
+        most_bytes = share * (limits.journal_bytes - (taken.disk_bytes - mine.disk_bytes))
         return mine.keys < most and mine.disk_bytes < most_bytes
 
     def add(self, rested: Packed) -> None:
