@@ -17,7 +17,6 @@ from trio_envserve.core.permits import SHOWN, PermitClaim, Permits
 from trio_envserve.core.pool import LifeInput
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import Tick, WorkerBack
-from trio_envserve.core.stats import describe
 from trio_envserve.core.worker import RouterMessage
 
 from .helpers import FIRST, OTHER, Pair
@@ -453,7 +452,7 @@ def test_statistics_have_the_names_with_most_claims():
         pair.claim(number, name=f"name {number:02d}", most=3)
     for number in range(100, 105):
         pair.claim(number, name="busy", most=3)
-    told = describe(pair.router)["permits"]
+    told = pair.router.stats()["permits"]
     assert told[0] == {"name": "busy", "limit": 3, "held": 3, "waiting": 2}
     assert [each["name"] for each in told[1:]] == [f"name {n:02d}" for n in range(SHOWN - 1)]
 

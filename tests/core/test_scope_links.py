@@ -27,7 +27,7 @@ def created(pair: Pair) -> str:
 
 
 def counts(pair: Pair) -> tuple[int, ...]:
-    return tuple(pair.router.resources.counts())
+    return tuple(pair.router.resources.counts().values())
 
 
 def states(pair: Pair) -> list[str]:

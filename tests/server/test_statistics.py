@@ -9,9 +9,27 @@ from typing import Any
 import pytest
 import trio
 
+from tests.core.helpers import Pair
 from tests.memory import Probe, pair, virtual
 from trio_envserve import Rollout, ServerLimits
 from trio_envserve.core.messages import encode_record
+from trio_envserve.core.worker import BeatDue
+from trio_envserve.server.statistics import line
+
+
+def test_line_of_statistics_has_each_worker():
+    pool = Pair(workers=2)
+    pool.submit_many(3)
+    pool.end(pool.runs[0])
+    pool.work(b"w0-1", pool.workers[b"w0-1"].take(BeatDue({"loop_lag_p99_s": 0.25})))
+    text = line(pool.router.stats())
+    assert "ready sessions=1 waiting=0 running=2 kept=1" in text
+    assert "w0-1:1/1/0(250ms,0MiB)" in text
+
+
+def test_line_of_statistics_of_a_pool_without_workers_says_so():
+    pool = Pair(ready=False, welcomed=False)
+    assert line(pool.router.stats()).endswith("workers[pending/done/failed]: none")
 
 
 async def test_a_line_of_statistics_is_logged_every_stats_line_s(autojump_clock, caplog):

@@ -31,6 +31,7 @@ from .closing import Closing, ClosingStage, Held
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Announcements, Dispatches, Execution, Worker
+from .health import ServerStatus
 from .heartbeat import Heartbeat
 from .host_pool import Hosts
 from .journal import Journal
@@ -38,6 +39,7 @@ from .key_records import keyed_of
 from .lease import LeaseTerms
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .messages import ForeignVersion
+from .model_totals import TOOK
 from .pool import Elastic, LifeInput, Need, Pool
 from .queries import KeyPages, RunningPages, Stacks
 from .ranges import Ranges
@@ -86,7 +88,7 @@ from .router_inputs import (
 from .scheduler import Scheduler
 from .scope import SHOWN, Resources
 from .sessions import Session
-from .stats import describe, status
+from .status import plain
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
 from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
@@ -842,11 +844,154 @@ class Router:
 
     def status(self) -> dict[str, Any]:
         """The status record of welcomes and syncs."""
-        return status(self)
+        pool, workforce, reason = self.pool, self.workforce, self.starting
+        journal = self.journal
+        ready = pool.ready_count()
+        if self.closing.begun:
+            stage = self.closing.stage.value
+            status, reason = ServerStatus.STOPPING, f"the server is stopping ({stage})"
+        elif pool.is_silent():
+            status, reason = ServerStatus.SILENT, "no worker sends heartbeats"
+        elif ready:
+            status = ServerStatus.READY
+        elif pool.is_broken():
+            status, reason = ServerStatus.BROKEN, f"the environment is broken:\n{pool.broken}"
+        else:
+            status = ServerStatus.STARTING
+            waits_for = "no worker is ready yet"
+            if not pool.wanted:
+                waits_for = "no host is here that may start workers"
+            reason = reason or pool.broken or waits_for
+        record: dict[str, Any] = {
+            "status": status.value, "reason": reason, "ready": ready, "workers": pool.wanted,
+            "environment": workforce.environment, "rerun": workforce.rerun,
+            "durable": journal.on and not journal.failed, "paused": workforce.pausing.why,
+        }  # fmt: skip
+        if journal.failed:
+            record["journal"] = journal.failed
+        if self.closing.begun:
+            record["closing"] = self._closing()
+        return record
+
+    def _closing(self) -> dict[str, Any]:
+        """The stage of closing, what it waits for, and the seconds until the next."""
+        left_s = self.closing.left_s(self.clock.last_s)
+        running, kept, workers, _, resources = self.held()
+        return {
+            "stage": self.closing.stage.value, "running": running, "outcomes": kept,
+            "workers": workers, "left_s": round(left_s, 1), "resources": resources,
+        }  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
-        """Everything countable, aggregated here and nowhere else."""
-        return describe(self)
+        """Everything countable, aggregated here and nowhere else.  Counters count from the start
+        of this server, gauges are of now."""
+        works, taken, workforce, pool = self.works, self.accounts.all, self.workforce, self.pool
+        archive = works.archive
+        workers = []
+        for life in pool.lives.values():
+            worker = workforce.workers.get(life.id)
+            said = workforce.history.stats.get(life.id, {})
+            row = {
+                # First: it cannot overrule what is known here.  Its buckets are in model_calls.
+                **{name: number for name, number in said.items() if not name.startswith(TOOK)},
+                "worker": life.name,
+                "slot": life.slot,
+                "host": life.host,
+                "pid": life.pid,
+                "phase": life.phase.value,
+                "pending": len(worker.live) if worker else 0,
+                "capacity": worker.capacity if worker else 0,
+                "done": worker.done if worker else 0,
+                "failed": worker.failed if worker else 0,
+                "restarts": pool.slots[life.slot].lives - 1,
+                "memory_bytes": life.memory_bytes,
+                "lag_s": life.lag_s,
+                "silent": life.silent,
+                "blocked": life.blocked,
+            }
+            workers.append(row)
+        models = workforce.history.models_of_the_dead.copy()
+        for statistics in workforce.history.stats.values():
+            models.take(statistics)
+        return {
+            "epoch": self.epoch.hex(),
+            **self.status(),
+            "sessions": len(self.sessions.known),
+            "waiting": len(self.queue),
+            "running": workforce.live_count(),
+            "kept": taken.kept_count,
+            "kept_bytes": taken.kept_bytes,
+            "announced": len(self.announced),
+            "announced_bytes": taken.announced_bytes,
+            "held_bytes": taken.held_bytes,
+            "keys": taken.works,
+            "keys_bytes": taken.size_bytes,
+            "journal_keys": 0 if archive is None else archive.all.keys,
+            "journal_bytes": 0 if archive is None else archive.all.disk_bytes,
+            **self._size(),
+            "worker_restarts": pool.restarts,
+            "malformed": self.malformed,
+            "fenced": workforce.fenced,
+            "strays": workforce.strays,
+            "differences": workforce.differences,
+            "bad_statistics": workforce.history.bad_statistics,
+            **self.resources.counts(),
+            "bounds": self._bounds(),
+            "waits": self.waits.to_record(),
+            "runs": workforce.runs.to_record(),
+            "model_calls": models.took(),
+            "model_usage": models.usage(),
+            "failures": dict(works.failures),
+            "cache": plain(works.counters),
+            "per_worker": workers,
+            "deaths": [
+                {
+                    "worker": death.worker, "why": death.why, "lost": death.lost,
+                    "age_s": round(self.clock.awake_s - death.at_s, 3),
+                }
+                for death in workforce.history.deaths
+            ],
+            **self._host_records(),
+            "permits": self.dispatches.permits.records(),
+            "resources_held": self.resources.records(self.clock.awake_s),
+        }  # fmt: skip
+
+    def _host_records(self) -> dict[str, Any]:
+        """The records of present and past hosts."""
+        if self.hosts is None:
+            return {"hosts": [], "past_hosts": []}
+        running = {worker: len(each.live) for worker, each in self.workforce.workers.items()}
+        return self.hosts.records(running, self.hosts.now_s)
+
+    def _size(self) -> dict[str, Any]:
+        """The figures on the number of workers: longest wait, range, last change."""
+        pool = self.pool
+        fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
+        return {
+            "oldest_wait_s": round(self.oldest_wait_s(), 3),
+            "workers_least": fixed + sum(part.bounds.least for part in pool.parts),
+            "workers_most": fixed + sum(part.bounds.most for part in pool.parts),
+            "resized": self.elastic.why,
+        }
+
+    def _bounds(self) -> dict[str, int]:
+        """The bounds of numbers in the statistics, by their names."""
+        limits, keys = self.limits, self.accounts.keys
+        return {
+            "sessions": limits.sessions,
+            "waiting": limits.queue,
+            "running": self.workforce.capacity * self.pool.wanted,
+            "kept": limits.kept_outcomes,
+            "kept_bytes": limits.kept_bytes,
+            "announced_bytes": limits.announced_bytes,
+            "held_bytes": limits.queue_bytes,
+            "keys": keys.generations,
+            "keys_bytes": keys.retained_bytes,
+            "journal_keys": keys.journal_keys,
+            "journal_bytes": keys.journal_bytes,
+            "pending": self.workforce.capacity,
+            "resources": limits.resources,
+        }
 
     # -- what leaves ------------------------------------------------------------------
 

@@ -188,19 +188,6 @@ class HeldResource:
         return f"resource {self.name} ({self.kind}) of request {self.request}"
 
 
-class ResourceCounts(NamedTuple):
-    """Numbers of resources at a router."""
-
-    held: int
-    """Resources that are not gone."""
-    cleaning: int
-    """Resources that are being destroyed, or wait for that."""
-    stuck: int
-    """Resources whose last try to destroy them has failed."""
-    destroyed: int
-    """Number of resources that this router has seen destroyed."""
-
-
 @final
 class Resources:
     """All resources of a router that are not gone.  Times are of the awake clock.
@@ -605,10 +592,12 @@ class Resources:
 
     # -- what is said of them -------------------------------------------------------
 
-    def counts(self) -> ResourceCounts:
-        """Numbers of resources."""
-        cleaning = self.open + self._overdue
-        return ResourceCounts(len(self.all), cleaning, len(self.stuck), self.destroyed)
+    def counts(self) -> dict[str, int]:
+        """The statistics of their numbers."""
+        return {
+            "resources": len(self.all), "resources_cleaning": self.open + self._overdue,
+            "resources_stuck": len(self.stuck), "resources_destroyed": self.destroyed,
+        }  # fmt: skip
 
     def records(self, now_s: float) -> list[dict[str, Any]]:
         """Records of stuck resources, then of the oldest ones."""

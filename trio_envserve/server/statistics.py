@@ -11,7 +11,6 @@ from ..core.lag import LagMeter
 from ..core.messages import Said, encode_record
 from ..core.router import Router
 from ..core.router_effects import TellStats
-from ..core.stats import line
 from ..net import RouterSocket
 
 _log = logging.getLogger("trio_envserve.server")
@@ -55,3 +54,22 @@ class Statistics:
             "undelivered": front.undelivered,
             "backlog_bytes": front.backlog_bytes,
         }
+
+
+def line(stats: dict[str, Any]) -> str:
+    """The statistics as one line for a log."""
+    cache = stats["cache"]
+    workers = " ".join(
+        f"{w['worker']}:{w['pending']}/{w['done']}/{w['failed']}"
+        f"({w.get('loop_lag_p99_s', 0.0) * 1e3:.0f}ms,{w['memory_bytes'] >> 20}MiB)"
+        for w in stats["per_worker"]
+    )
+    return (
+        f"{stats['status']} sessions={stats['sessions']} waiting={stats['waiting']} "
+        f"running={stats['running']} kept={stats['kept']} ({stats['kept_bytes'] >> 10} KiB) "
+        f"coalesced={cache['coalesced']} replayed={cache['replayed']} "
+        f"refused={cache['refused_for_now'] + cache['conflicts'] + cache['spent']} "
+        f"finished={cache['finished']} restarts={stats['worker_restarts']} "
+        f"router_lag={stats.get('router_lag_p99_s', 0.0) * 1e3:.0f}ms "
+        f"workers[pending/done/failed]: {workers or 'none'}"
+    )

@@ -317,7 +317,7 @@ def state_digest(router: Router) -> bytes:
         text += repr(list(router.works.archive))
     if permits := router.dispatches.permits.records():
         text += repr(permits)
-    if (counts := router.resources.counts())[0] or counts.destroyed:
+    if any((counts := router.resources.counts()).values()):
         text += repr((counts, router.resources.records(router.awake_s)))
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
