@@ -26,7 +26,9 @@ most.  A look at the body before it is decoded refuses what costs more.
 *Time.*  Keys whose hashes can be chosen are bounded in number.  Whoever
 must not be held up asks to do it ``at_once``, which ends in :class:`TooMuchWork` after some 30 ms,
 and then does it in a thread, with a ``pause`` that lets others run: decoder and encoder read and
-write the body in pieces of 16 and 4 KiB, and call it between them.
+write the body in pieces of 16 and 4 KiB, and call it between them, as the walk does for each
+container.  No code of the value's classes is run then: the walk may be in another thread than
+theirs.
 
 Values and normal forms
 -----------------------
@@ -93,18 +95,10 @@ At the first oddity the look stops and leaves the error to the decoder, which st
 
 Lowering
 --------
-:class:`Lowering` walks a value once.  It looks at the types of a container's members in one sweep;
-a container is passed on itself if all its members are plain, and is rebuilt with its members
-lowered if not.  The result consists of exact dicts, lists, tuples, scalars, byte strings and CBOR
-tags: nothing about which the encoder would decide by itself, and never deeper than the limit.
-
-Large byte strings and arrays are not run through the encoder, which would copy them several
-times: their containers come out as :class:`Pieces`, encoded parts that only have to be joined,
-among them the large data itself.
-
-With a ``pause`` the walk calls it for each container and between the pieces of large ones, and so
-does the encoder (:func:`encoded`) after each 4 KiB; and no code of the value's classes is run: the
-walk may be in another thread than theirs.
+What :class:`Lowering` makes of a value consists of exact dicts, lists, tuples, scalars, byte
+strings and CBOR tags: nothing about which the encoder would decide by itself, and never deeper
+than the limit.  Containers of large data come out as :class:`Pieces`, encoded parts that only have
+to be joined.
 
 *Keys.*  Hashes of text and bytes differ in every process; others can be chosen so that all
 collide, and a table then takes quadratic time.  So maps have keys of text and bytes only, and the
@@ -421,86 +415,6 @@ def _type_name(value: object) -> str:
 
 class NotHere(Exception):
     """Only the thread that the value comes from can encode it."""
-
-
-# -- small values -----------------------------------------------------------------------
-
-_SMALL_ITEMS: Final = 256
-_SMALL_DEPTH: Final = 8
-
-
-def takes_small(limits: WireLimits) -> bool:
-    """Whether no small value exceeds these limits."""
-    return limits.items > _SMALL_ITEMS and limits.depth >= _SMALL_DEPTH
-
-
-def is_small(value: object) -> bool:
-    """Whether the encoder can have the value as it is: few items of plain types.  Most
-    inputs and results are such, and a look costs less than a :class:`Lowering`."""
-    return _items_left(value, _SMALL_ITEMS, _SMALL_DEPTH) >= 0
-
-
-def _items_left(value: object, left: int, depth: int) -> int:
-    """The number of ``left`` items that remain after the members of a value; negative if the value
-    is not small."""
-    members: Collection[Any]
-    if type(value) is dict:
-        left -= 2 * len(value)
-        if left < 0 or depth == 0 or not _OF_KEYS.issuperset(map(type, value)):
-            return -1
-        members = value.values()
-    elif type(value) is list or type(value) is tuple:
-        left -= len(value)
-        if left < 0 or depth == 0:
-            return -1
-        members = value
-    elif type(value) is bytes:
-        return left if len(value) < LEAST_PIECE_BYTES else -1
-    else:
-        return left if type(value) in PLAIN else -1
-    if not PLAIN.issuperset(map(type, members)):
-        for member in members:
-            kind = type(member)
-            if kind in PLAIN or (kind is bytes and len(member) < LEAST_PIECE_BYTES):
-                continue
-            left = _items_left(member, left, depth - 1)
-            if left < 0:
-                return -1
-    return left
-
-
-_WITH_MEMBERS: Final = frozenset((dict, list, tuple))
-
-
-def small_in_order(value: Any) -> object:
-    """A small value, all its maps in order."""
-    if type(value) is dict:
-        names = _names_in_order(value) if len(value) > 1 else value
-        return {
-            name: small_in_order(member)
-            if type(member := value[name]) in _WITH_MEMBERS and member
-            else member
-            for name in names
-        }
-    if type(value) in _WITH_MEMBERS:
-        return [small_in_order(member) for member in value]
-    return value
-
-
-def _names_in_order(names: Iterable[Any]) -> Iterable[Any]:
-    """Keys by their encodings."""
-    try:
-        return _texts_in_order(tuple(names))
-    except TypeError:  # they are not all text
-        return sorted(names, key=cbor2.dumps)
-
-
-@functools.lru_cache(256)  # most calls have the same names
-def _texts_in_order(names: tuple[str, ...]) -> Iterable[str]:
-    """The texts in the order of their encodings.  ASCII texts, which most are, need not be encoded
-    for that: the shorter text comes first, then alphabetical order counts."""
-    is_ascii = "".join(names).isascii()
-    return sorted(sorted(names), key=len) if is_ascii else sorted(names, key=cbor2.dumps)
 
 
 # -- keys and order -------------------------------------------------------------------
@@ -1010,11 +924,6 @@ def encode_to_send(
 ) -> bytes | BodyParts:  # fmt: skip
     """The body for ``value``, as of :func:`encode`.  Large parts of a large body are not copied, if
     nobody can change them."""
-    if pause is None and takes_small(limits) and is_small(value):
-        try:
-            return cbor2.dumps(small_in_order(value) if sort_keys else value)
-        except UnicodeEncodeError:
-            pass  # below it is said which text it was
     at_most = _ITEMS_AT_ONCE if at_once else None
     lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
