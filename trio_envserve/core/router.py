@@ -39,7 +39,6 @@ from .key_records import keyed_of
 from .lease import LeaseTerms
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .messages import ForeignVersion
-from .model_totals import TOOK
 from .pool import Elastic, LifeInput, Need, Pool
 from .queries import KeyPages, RunningPages, Stacks
 from .ranges import Ranges
@@ -91,6 +90,7 @@ from .sessions import Session
 from .status import plain
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
 from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
+from .worker_history import TOOK
 from .worker_range import WorkerRange
 from .workforce import (
     DeltaReceived,

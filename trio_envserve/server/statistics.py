@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from ..core.lag import LagMeter
+from ..core.clock import LagMeter
 from ..core.messages import Said, encode_record
 from ..core.router import Router
 from ..core.router_effects import TellStats

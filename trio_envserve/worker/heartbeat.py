@@ -30,8 +30,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..core.clock import BlockedFor
 from ..core.heartbeat import ANSWERS_MOST, Heartbeat, StackQuestion
-from ..core.lag import BlockedFor
 
 if TYPE_CHECKING:
     import trio

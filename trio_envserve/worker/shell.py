@@ -24,9 +24,9 @@ from typing import Any, final
 
 import trio
 
-from ..core import error_records, messages, model_totals
+from ..core import error_records, messages, worker_history
+from ..core.clock import LagMeter
 from ..core.errors import ConfigError
-from ..core.lag import LagMeter
 from ..core.limits import ServerLimits, WireLimits
 from ..core.messages import Clean
 from ..core.scope import Stated
@@ -235,7 +235,7 @@ class _Shell:
             "running": len(core.running),
             "fenced": core.fenced,
             "malformed": core.malformed,
-            **model_totals.to_statistics(runner.usage.to_record(), runner.took),
+            **worker_history.to_statistics(runner.usage.to_record(), runner.took),
         }
 
     def _take(self, given: WorkerInput) -> None:

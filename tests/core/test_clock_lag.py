@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.lag import BlockedFor, LagMeter
+from trio_envserve.core.clock import BlockedFor, LagMeter
 
 
 def test_the_summary_is_of_the_window_and_of_nothing_at_first():

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from trio_envserve.core.durations import BOUNDS_S, Durations
-from trio_envserve.core.model_totals import COUNTS, ModelTotals, to_statistics
-from trio_envserve.core.worker_history import STATISTICS_MOST, checked
+from trio_envserve.core.worker_history import (
+    COUNTS,
+    STATISTICS_MOST,
+    ModelTotals,
+    checked,
+    to_statistics,
+)
 
 
 def worker(*took_s: float) -> dict[str, float]:
