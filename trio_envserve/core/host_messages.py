@@ -15,11 +15,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import cbor2
 
-from . import strict_cbor
 from .errors import ProtocolError
 from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, fields_of, is_ranges, is_uint
 from .limits import PROTOCOL_VERSION
-from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
+from .messages import ForeignVersion, open_header
 from .terms import ID_BYTES, Body
 
 ENDED_MOST = 16
@@ -197,16 +196,9 @@ def encode(message: HostMessage) -> bytes:
 def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, list[Body]]:
     """The message of these frames, with every field checked, and the frames after its header.
     ProtocolError if it is malformed."""
-    if not frames or len(frames[0]) > most_bytes:
-        raise ProtocolError("no header, or a header that is too long")
-    try:
-        array = strict_cbor.loads(frames[0], most_items=FEWEST_ITEMS + most_bytes // EDGE_BYTES)
-    except strict_cbor.Costly as error:
-        raise ProtocolError(f"header of {error}") from None
-    except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise
-        raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
-    if type(array) is not list or not array or not is_uint(array[0]):
-        raise ProtocolError("header is not an array that begins with a kind")
+    if not frames:
+        raise ProtocolError("no frames")
+    array = open_header(frames[0], most_bytes)
     cls = _BY_KIND.get(array[0])
     if cls is None:
         raise ProtocolError(f"unknown kind {array[0]}")

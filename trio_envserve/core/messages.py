@@ -694,8 +694,8 @@ def rows_claimed(header: Body) -> int:
     return head[0] - 0x80 if head[0] < 0x98 else head[1]
 
 
-def _opened(header: Body, most_bytes: int) -> tuple[Any, tuple[Check, ...], list[Any]]:
-    """The class of a message, its checks, and its fields, not checked yet."""
+def open_header(header: Body, most_bytes: int) -> list[Any]:
+    """The array of a header: the kind of its message, then fields that are not checked yet."""
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
     try:
@@ -706,6 +706,12 @@ def _opened(header: Body, most_bytes: int) -> tuple[Any, tuple[Check, ...], list
         raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
     if type(array) is not list or not array or not is_uint(array[0]):
         raise ProtocolError("header is not an array that begins with a kind")
+    return array
+
+
+def _opened(header: Body, most_bytes: int) -> tuple[Any, tuple[Check, ...], list[Any]]:
+    """The class of a message, its checks, and its fields, not checked yet."""
+    array = open_header(header, most_bytes)
     known = _BY_KIND.get(array[0])
     if known is None:
         raise ProtocolError(f"unknown kind {array[0]}")
