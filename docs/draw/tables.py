@@ -17,14 +17,8 @@ from tests.attack.wires import Attack
 from tests.cost.report import markdown
 from tests.oracles.digests import STORED as SIZES
 from trio_envserve.cli.verbs import VERBS, Verb, explained, load, spelled
-from trio_envserve.core import (
-    calls,
-    errors,
-    limits,
-    messages,
-    pool,
-)  # fmt: skip
-from trio_envserve.core.calls import Stage
+from trio_envserve.core import client, errors, limits, messages, pool
+from trio_envserve.core.client import Stage
 from trio_envserve.core.endings import ENDINGS, RAISED
 from trio_envserve.core.fields import Field
 from trio_envserve.core.limits import (
@@ -272,7 +266,7 @@ def work_table() -> str:
 
 def calls_table() -> str:
     """The table of a client's call, in words."""
-    return table_in_words(calls.TABLE, Stage, CALL_WORDS)
+    return table_in_words(client.TABLE, Stage, CALL_WORDS)
 
 
 def lives_table() -> str:

@@ -30,8 +30,7 @@ from trio_envserve import (
 from trio_envserve.client.driver import Ended
 from trio_envserve.client.options import checked
 from trio_envserve.client.shell import keep_no_spans
-from trio_envserve.core.client_effects import ClientEffect
-from trio_envserve.core.client_inputs import ClientInput, ClientTick
+from trio_envserve.core.client import ClientEffect, ClientInput, ClientTick
 from trio_envserve.core.messages import Finish, Query, Request, read
 from trio_envserve.core.terms import whole
 from trio_envserve.net import MemoryNetwork, Message

@@ -14,25 +14,23 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.account import Account
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import (
+from trio_envserve.core.client import (
     Answer,
-    ClientEffect,
-    Fail,
-    PassDelta,
-    PassNote,
-    ToServer,
-)
-from trio_envserve.core.client_inputs import (
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
+    ClientCore,
+    ClientEffect,
     ClientInput,
     ClientTick,
     Connected,
     Disconnected,
+    Fail,
     OutcomeReceived,
+    PassDelta,
+    PassNote,
     ServerMessage,
+    ToServer,
 )
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo

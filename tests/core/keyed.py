@@ -8,7 +8,7 @@ import cbor2
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import Archive
-from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core.client import CallKey
 from trio_envserve.core.journal import Completed, Record
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.account import WHOLE, Account, Accounts, Usage
-from trio_envserve.core.client_inputs import OutcomeReceived
+from trio_envserve.core.client import OutcomeReceived
 from trio_envserve.core.executions import Duty
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits

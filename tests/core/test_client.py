@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.calls import Stage
-from trio_envserve.core.client import SYNCS_REFUSED
-from trio_envserve.core.client_effects import Answer, Fail, QueriesRefused, Reconnect
-from trio_envserve.core.client_inputs import (
+from trio_envserve.core.client import (
+    SYNCS_REFUSED,
+    Answer,
     CallKey,
     CallsCancelled,
     ClientClosed,
     ClientTick,
     Connected,
     Disconnected,
+    Fail,
     OutcomeReceived,
+    QueriesRefused,
+    Reconnect,
     ServerMessage,
+    Stage,
 )
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import Health

@@ -12,22 +12,24 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.calls import grant
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, Fail, ToServer
-from trio_envserve.core.client_inputs import (
+from trio_envserve.core.client import (
+    Answer,
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
+    ClientCore,
     ClientInput,
     ClientTick,
     Connected,
     Disconnected,
+    Fail,
     OutcomeReceived,
     ServerMessage,
+    ToServer,
 )
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.requests import grant
 from trio_envserve.core.terms import Body, Status, Verdict
 
 EPOCHS = (b"e" * 16, b"f" * 16)

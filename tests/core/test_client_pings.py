@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallSubmitted, ClientTick
+from trio_envserve.core.client import CallSubmitted, ClientTick
 from trio_envserve.core.router_inputs import Tick
 
 from .helpers import Pair

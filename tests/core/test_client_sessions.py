@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import calls, error_records, messages
-from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import ClientTick, Disconnected, OutcomeReceived
+from trio_envserve.core import client, error_records, messages
+from trio_envserve.core.client import Answer, ClientTick, Disconnected, OutcomeReceived
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Status, Verdict
@@ -154,7 +153,7 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
         pair.hear(outcome, error_records.encode(info))
     else:
         assert pair.client.sessions.current is not None
-        calls._requeue(pair.client.calls, pair.client.calls.live[0])
+        client._requeue(pair.client.calls, pair.client.calls.live[0])
         pair.client.sessions.current.message_bytes = 1
         pair.client_takes(ClientTick(pair.now_s))
     assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)

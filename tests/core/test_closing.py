@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import Disconnected
+from trio_envserve.core.client import Disconnected
 from trio_envserve.core.closing import Closing, ClosingStage, Held
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.router_inputs import CloseAsked, Flushed, Tick

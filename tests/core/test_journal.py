@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client import Answer
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.gate import BUDGET, RECORDS_OF_EACH
 from trio_envserve.core.journal import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import error_records, outcomes
-from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client import Answer
 from trio_envserve.core.requests import OUTCOME_BYTES, RetainedOutcome
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import Work, WorkState

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.client_effects import Fail
+from trio_envserve.core.client import Fail
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
 from trio_envserve.core.heartbeat import Heartbeat

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, gate, messages
-from trio_envserve.core.client_effects import Answer, PassDelta, PassNote
-from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core.client import Answer, CallKey, PassDelta, PassNote
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Duty
 from trio_envserve.core.gate import BUDGET

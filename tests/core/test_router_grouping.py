@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records
-from trio_envserve.core.calls import grant
-from trio_envserve.core.client_effects import Answer, Fail
-from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, OutcomeReceived
+from trio_envserve.core.client import Answer, CallsCancelled, CallSubmitted, Fail, OutcomeReceived
 from trio_envserve.core.messages import Outcome
+from trio_envserve.core.requests import grant
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import BeginRun, OutcomeMade

@@ -9,7 +9,7 @@ import cbor2
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core.client import CallKey
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_effects import TellStats
 from trio_envserve.core.router_inputs import ClientMessage

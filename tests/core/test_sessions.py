@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import ClientTick
+from trio_envserve.core.client import Answer, ClientTick
 from trio_envserve.core.messages import Hello
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import Tick

@@ -12,9 +12,16 @@ import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import packed_of
-from trio_envserve.core.calls import CallInput, Calls, ClientSession
-from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallKey, CallSubmitted, Disconnected, ServerMessage
+from trio_envserve.core.client import (
+    Answer,
+    CallInput,
+    CallKey,
+    Calls,
+    CallSubmitted,
+    ClientSession,
+    Disconnected,
+    ServerMessage,
+)
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Execution
 from trio_envserve.core.journal import (

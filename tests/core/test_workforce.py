@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client import Answer
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION

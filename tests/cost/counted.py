@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any, TypeAlias, final
 
 from tests.core.helpers import Joined
-from trio_envserve.core.client_effects import Answer, ToServer
-from trio_envserve.core.client_inputs import (
+from trio_envserve.core.client import (
+    Answer,
     CallKey,
     CallSubmitted,
     ClientInput,
@@ -31,6 +31,7 @@ from trio_envserve.core.client_inputs import (
     Connected,
     OutcomeReceived,
     ServerMessage,
+    ToServer,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.messages import ToSay, in_batches

@@ -25,10 +25,10 @@ import atheris
 
 with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core import messages, values
-    from trio_envserve.core.client import ClientCore
-    from trio_envserve.core.client_inputs import (
+    from trio_envserve.core.client import (
         CallSubmitted,
         ClientClosed,
+        ClientCore,
         ClientTick,
         Connected,
         ServerMessage,

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from trio_envserve.core.calls import _Line
-from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client import ClientCore, _Line
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names

@@ -96,7 +96,7 @@ SHARE = 20
 """Of the generated mutations of a module each so many-th is a row."""
 
 GENERATED = (
-    "account", "archive", "calls", "client", "closing", "executions", "gate", "health", "host",
+    "account", "archive", "client", "closing", "executions", "gate", "health", "host",
     "host_checks", "host_link", "host_pool", "journal", "key_records", "lease",
     "outcomes", "pausing", "pool", "queries", "ranges", "requests", "rights", "router", "scheduler",
     "sessions", "spoilt", "work", "worker", "workforce",

@@ -14,9 +14,7 @@ import cbor2
 import pytest
 
 from trio_envserve.core import messages, values
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import ToServer
-from trio_envserve.core.client_inputs import Connected, ServerMessage
+from trio_envserve.core.client import ClientCore, Connected, ServerMessage, ToServer
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits

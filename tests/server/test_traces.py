@@ -15,7 +15,7 @@ from tests.memory import ADDRESS, pair
 from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
 from trio_envserve import Rollout, ServerLimits, open_client, open_server, tracing
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallsCancelled
+from trio_envserve.core.client import CallsCancelled
 from trio_envserve.core.key_records import KeyAct, input_digest
 from trio_envserve.core.limits import BATCH_BYTES
 from trio_envserve.core.router_effects import ClosingOver

@@ -27,29 +27,27 @@ import trio
 
 from .. import tracing
 from ..core import messages, notes
-from ..core.calls import info
-from ..core.client import ClientCore
-from ..core.client_effects import (
+from ..core.client import (
     Answer,
+    CallsCancelled,
+    CallSubmitted,
+    ClientClosed,
+    ClientCore,
     ClientEffect,
+    ClientInput,
+    ClientTick,
+    Connected,
+    Disconnected,
     Fail,
+    OutcomeReceived,
     PassDelta,
     PassNote,
     QueriesRefused,
     QueryAnswered,
     Reconnect,
-    ToServer,
-)
-from ..core.client_inputs import (
-    CallsCancelled,
-    CallSubmitted,
-    ClientClosed,
-    ClientInput,
-    ClientTick,
-    Connected,
-    Disconnected,
-    OutcomeReceived,
     ServerMessage,
+    ToServer,
+    info,
 )
 from ..core.errors import NeverStarted, ServerNotReady
 from ..core.health import Health, ServerHealth

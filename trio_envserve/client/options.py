@@ -8,8 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from ..core.calls import MOST_SECONDS
-from ..core.client_inputs import CallKey
+from ..core.client import MOST_SECONDS, CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest

@@ -41,8 +41,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 import trio
 
 from ..core import values
-from ..core.client_effects import Answer, Fail
-from ..core.client_inputs import CallKey
+from ..core.client import Answer, CallKey, Fail
 from ..core.errors import (
     CallError,
     EnvironmentBroken,

@@ -42,6 +42,16 @@ class RequestContent:
     """Executions that lost sessions may have started, if it is issued again."""
 
 
+def grant(allowance: int) -> int:
+    """Executions that one session may start, of those that are left: three quarters.
+
+    Nobody knows how many executions a lost session has started, so all that were granted to it
+    count as used (G2 holds over the whole life of the call).  The quarter is for later sessions:
+    of 4 the first may start 3 and the second 1, of 50 they may start 37, 9, 3 and 1.
+    """
+    return max(1, allowance * 3 // 4)
+
+
 OUTCOME_BYTES = 64
 """An outcome counts for so much besides its payload: about the size of its header."""
 

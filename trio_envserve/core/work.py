@@ -37,7 +37,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 from . import error_records, messages, outcomes
 from .account import Account, Accounts
 from .archive import Archive, Archived, Packed, fits, pack
-from .calls import grant
 from .clock import AwakeClock
 from .endings import ENDINGS, OTHER_CODE
 from .errors import ProtocolError
@@ -62,7 +61,7 @@ from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import SESSION_FULL, Outcome
 from .ranges import Ranges
-from .requests import RequestContent, RetainedOutcome, Suspicion
+from .requests import RequestContent, RetainedOutcome, Suspicion, grant
 from .router_effects import Load, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
@@ -775,7 +774,7 @@ class Works:
         since the server closes.
 
         Where one session may start all that is left, the next could start nothing: so this
-        epoch starts as many as :func:`~.calls.grant` says, which callers count.  Of what a
+        epoch starts as many as :func:`~.requests.grant` says, which callers count.  Of what a
         journal has left all executions are counted, and all that is left may be started."""
         self._need_no_input(work)
         if not counted:

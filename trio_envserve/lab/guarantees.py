@@ -47,8 +47,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..core.calls import grant
 from ..core.limits import ClientLimits
+from ..core.requests import grant
 from ..retrylab import Event, Judge, Violation, judge_log, read_log
 
 DEFAULT_EXECUTIONS = ClientLimits().max_executions
@@ -411,7 +411,7 @@ class Harms:
         Without consent one harm during the call is enough: of a worker for ``worker-lost``,
         of a server for ``server-lost``.  With it the call goes on, so its allowance must be
         used up, by what each of its sessions was granted
-        (:func:`~trio_envserve.core.calls.grant`).  (Or its limit passes while it waits.)
+        (:func:`~trio_envserve.core.requests.grant`).  (Or its limit passes while it waits.)
         A call with a key survives its server, whose workers die with it.
         """
         call, code = told.call, told.code

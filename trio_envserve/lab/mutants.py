@@ -14,12 +14,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import calls as call_table
 from ..core import client, executions, lease, messages, outcomes, pool, router
+from ..core import client as call_table
 from ..core.account import Accounts
-from ..core.calls import CallInput, Stage, limit_passed
-from ..core.client import ClientCore, ClientSessions, Pings
-from ..core.client_inputs import CallsCancelled
+from ..core.client import (
+    CallInput,
+    CallsCancelled,
+    ClientCore,
+    ClientSessions,
+    Pings,
+    Stage,
+    limit_passed,
+)
 from ..core.clock import AwakeClock
 from ..core.closing import Closing
 from ..core.executions import Announcements, Dispatches

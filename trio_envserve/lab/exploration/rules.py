@@ -11,8 +11,7 @@ import math
 from collections import deque
 from typing import Any
 
-from ...core.calls import Call, Calls, ClientSession, _Line
-from ...core.client import ClientCore, ClientSessions, Pings
+from ...core.client import Call, Calls, ClientCore, ClientSession, ClientSessions, Pings, _Line
 from ...core.executions import Announcements, Dispatches, Execution, Worker
 from ...core.gate import Gate
 from ...core.health import Link

@@ -51,20 +51,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...core import error_records, host_messages, messages
-from ...core.calls import Stage
-from ...core.client import ClientCore
-from ...core.client_effects import Answer, Fail, ToServer
-from ...core.client_inputs import (
+from ...core.client import (
+    Answer,
     CallKey,
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
+    ClientCore,
     ClientInput,
     ClientTick,
     Connected,
     Disconnected,
+    Fail,
     OutcomeReceived,
     ServerMessage,
+    Stage,
+    ToServer,
 )
 from ...core.closing import ClosingStage
 from ...core.errors import ErrorInfo

@@ -36,19 +36,23 @@ from typing import Any, NamedTuple
 
 from ...core import error_records, messages
 from ...core.archive import packed_of
-from ...core.client import ClientCore
-from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
-from ...core.client_inputs import (
+from ...core.client import (
+    Answer,
     CallKey,
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
+    ClientCore,
+    ClientEffect,
     ClientInput,
     ClientTick,
     Connected,
     Disconnected,
+    Fail,
     OutcomeReceived,
+    Reconnect,
     ServerMessage,
+    ToServer,
 )
 from ...core.closing import ClosingStage
 from ...core.errors import ErrorInfo, ProtocolError

@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.calls import (
+from trio_envserve.core.client import (
     BURST,
     TABLE,
     Call,
     CallAction,
     CallInput,
     Calls,
+    CallSubmitted,
     ClientSession,
     Effects,
+    OutcomeReceived,
     Reply,
     Stage,
     info,
 )
-from trio_envserve.core.client_inputs import CallSubmitted, OutcomeReceived
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.messages import SESSION_FULL, Request
 from trio_envserve.core.terms import Status, Verdict

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.calls import Stage, after_loss, of_key
-from trio_envserve.core.client_effects import Answer, Fail
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientTick, Disconnected
+from trio_envserve.core.client import (
+    Answer,
+    CallKey,
+    CallsCancelled,
+    ClientTick,
+    Disconnected,
+    Fail,
+    Stage,
+    after_loss,
+    of_key,
+)
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_inputs import PoolOpened, Restored

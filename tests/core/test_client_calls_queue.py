@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from trio_envserve.core.calls import BURST, Call, CallInput, Calls, ClientSession
-from trio_envserve.core.client_inputs import CallKey, CallSubmitted
+from trio_envserve.core.client import (
+    BURST,
+    Call,
+    CallInput,
+    CallKey,
+    Calls,
+    CallSubmitted,
+    ClientSession,
+)
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits
 

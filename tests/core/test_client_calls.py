@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core import calls
-from trio_envserve.core.calls import Call, ClientSession
-from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core import client
+from trio_envserve.core.client import Call, CallKey, ClientSession
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.requests import grant
 from trio_envserve.core.terms import Verdict
 
 from .helpers import identifier
@@ -30,7 +30,7 @@ def test_pending_is_stated_as_spans(sequences):
 def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance):
     left, started = allowance, 0
     while left > 0:
-        granted = calls.grant(left)
+        granted = grant(left)
         assert 1 <= granted <= left
         started += granted
         left -= granted
@@ -38,8 +38,8 @@ def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance)
 
 
 def test_three_executions_are_for_the_first_session_and_one_for_after_a_loss_of_it():
-    first = calls.grant(ClientLimits().max_executions)
-    assert (first, calls.grant(ClientLimits().max_executions - first)) == (3, 1)
+    first = grant(ClientLimits().max_executions)
+    assert (first, grant(ClientLimits().max_executions - first)) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_three_executions_are_for_the_first_session_and_one_for_after_a_loss_of_
     [(False, Verdict.DID_NOT_RUN), (True, Verdict.MAY_HAVE_RUN), (None, Verdict.MAY_HAVE_RUN)],
 )
 def test_g9_a_limit_that_passed_says_did_not_run_only_if_the_server_does(started, verdict):
-    assert calls.limit_passed(started=started).verdict is verdict
+    assert client.limit_passed(started=started).verdict is verdict
 
 
 def lost(earlier: int, most: int, act: KeyAct | None = None) -> Call:
@@ -58,15 +58,15 @@ def lost(earlier: int, most: int, act: KeyAct | None = None) -> Call:
 
 def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
     here = ErrorInfo("too-large", Verdict.DID_NOT_RUN, "5 bytes")
-    after = calls.after_loss(here, lost(3, 4))
+    after = client.after_loss(here, lost(3, 4))
     assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 3 of the 4 executions" in after.message
     died = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "died")
-    after = calls.after_loss(died, lost(37, 50))
+    after = client.after_loss(died, lost(37, 50))
     assert (after.code, after.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 37 of the 50 executions" in after.message
     failed = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "text")
-    assert calls.after_loss(failed, lost(1, 4)) is failed
+    assert client.after_loss(failed, lost(1, 4)) is failed
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
 )
 def test_g9_who_sends_nothing_that_runs_was_told_of_executions_of_its_own(act, words):
     never = ErrorInfo("never-started", Verdict.DID_NOT_RUN, "cancelled")
-    after = calls.after_loss(never, lost(1, 4, act))
+    after = client.after_loss(never, lost(1, 4, act))
     assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert after.message == f"cancelled; servers that were lost {words}"
