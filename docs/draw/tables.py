@@ -20,7 +20,6 @@ from trio_envserve.cli.verbs import VERBS, Verb, explained, load, spelled
 from trio_envserve.core import client, errors, limits, messages, pool
 from trio_envserve.core.client import Stage
 from trio_envserve.core.endings import ENDINGS, RAISED
-from trio_envserve.core.fields import Field
 from trio_envserve.core.limits import (
     RULES,
     ClientLimits,
@@ -30,6 +29,7 @@ from trio_envserve.core.limits import (
     WireLimits,
     told_limits,
 )
+from trio_envserve.core.messages import Field
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.work import Refusal, Works, WorkState
 from trio_envserve.lab.conformance.findings import Case

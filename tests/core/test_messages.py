@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.fields import ABOUT_CDDL, MAX_UINT
 from trio_envserve.core.limits import BATCH_BYTES, PROTOCOL_VERSION
-from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
+from trio_envserve.core.messages import (
+    ABOUT_CDDL,
+    FIELDS,
+    KINDS,
+    MAX_UINT,
+    MESSAGES,
+    ForeignVersion,
+)
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.terms import NOTE_BYTES
 from trio_envserve.testing import strategies

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypedDict
 
 from ..core.client import MOST_SECONDS, CallKey
 from ..core.errors import ConfigError
-from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
+from ..core.messages import MAX_UINT, is_traceparent
 from ..core.terms import SentBody
 from ..core.values import TooMuchWork, encode_to_send
 from ..envs.request import NO_ROLES, Kind, RolloutRequest, check_members, check_stored

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.endings import RAISED
 from ..core.errors import CallError, ErrorInfo, MayHaveRun, RolloutFailed, error_from_info
-from ..core.fields import is_seconds
+from ..core.messages import is_seconds
 from ..core.terms import Verdict
 
 

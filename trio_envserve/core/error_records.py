@@ -13,7 +13,7 @@ import cbor2
 
 from . import strict_cbor
 from .errors import ErrorInfo
-from .fields import is_seconds, is_uint
+from .messages import is_seconds, is_uint
 from .terms import Verdict
 
 _NAMES = tuple(field.name for field in dataclasses.fields(ErrorInfo))

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
-from .fields import is_uint
 from .heartbeat import Heartbeat
 from .host_link import Inbox, Item, ItemKind, Outbox, to_frames
 from .host_messages import (
@@ -50,7 +49,7 @@ from .host_messages import (
 )
 from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
-from .messages import Announced, Dispatch, Message, WorkerHello, WorkerOutcome
+from .messages import Announced, Dispatch, Message, WorkerHello, WorkerOutcome, is_uint
 from .ranges import Ranges
 from .router_effects import AskWorker, Kill, Report, Spawn
 from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line

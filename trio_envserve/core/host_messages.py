@@ -16,9 +16,21 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import cbor2
 
 from .errors import ProtocolError
-from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, fields_of, is_ranges, is_uint
 from .limits import PROTOCOL_VERSION
-from .messages import ForeignVersion, open_header
+from .messages import (
+    Bool,
+    Bytes,
+    Field,
+    ForeignVersion,
+    Id,
+    Record,
+    Text,
+    Uint,
+    fields_of,
+    is_ranges,
+    is_uint,
+    open_header,
+)
 from .terms import ID_BYTES, Body
 
 ENDED_MOST = 16

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import cbor2
 
 from . import strict_cbor
-from .fields import MAX_UINT
+from .messages import MAX_UINT
 from .terms import NOTE_BYTES, Body
 
 Plain: TypeAlias = "str | int | float | bool | None"

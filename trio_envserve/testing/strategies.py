@@ -30,9 +30,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
-from ..core.fields import ABOUT, ABOUT_CDDL, MAX_UINT
 from ..core.limits import PROTOCOL_VERSION
-from ..core.messages import FIELDS, KINDS, MESSAGES
+from ..core.messages import ABOUT, ABOUT_CDDL, FIELDS, KINDS, MAX_UINT, MESSAGES
 from ..core.ranges import Ranges
 from ..core.terms import DIGEST_BYTES, ID_BYTES, Status
 from ..core.values import encode

@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 from .. import foreign
 from ..core.endings import RAISED
 from ..core.errors import EnvironmentUnavailable
-from ..core.fields import is_seconds
+from ..core.messages import is_seconds
 from ..redaction import redacted
 from .tracebacks import has_own_frames, own_frames
 
