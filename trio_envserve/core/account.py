@@ -211,11 +211,9 @@ class Accounts:
 
     def may_retain(self, account: Account) -> bool:
         """Whether another outcome may be retained: so long more is dispatched."""
-        most_bytes, taken_bytes = self.keys.retained_bytes, self.all.outcome_bytes
-        if not account.retention_s:
-            return True
         mine_bytes = account.outcome_bytes
-        return mine_bytes < self.most(account, most_bytes, taken_bytes - mine_bytes)
+        others_bytes = self.all.outcome_bytes - mine_bytes
+        return mine_bytes < self.most(account, self.keys.retained_bytes, others_bytes)
 
     def may_work(self, namespace: bytes, size_bytes: int) -> bool:
         """Whether a work of this namespace may wait for a worker: there are not too many of

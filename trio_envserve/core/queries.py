@@ -66,17 +66,15 @@ _T = TypeVar("_T")
 class _Pages(Generic[_T]):
     """A list of the router; changes nothing of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, listed: Callable[[], Mapping[int, _T]]) -> None:
+        """``listed``: all that is in the list, by number."""
+        self._list = listed
         self._turn_s = -1.0
         self._left = 0
         """Number of pages that are left for this turn."""
         self._listed: Mapping[int, _T] = {}
         self._numbers: list[int] = []
         """The numbers of all that is listed in this turn, in order."""
-
-    def _list(self) -> Mapping[int, _T]:
-        """All that is listed, by number."""
-        raise NotImplementedError
 
     def _begin_turn(self, turn_s: float) -> None:
         if turn_s != self._turn_s:
@@ -128,7 +126,7 @@ class KeyPages(_Pages[Work | Archived]):
     """The generations of keys."""
 
     def __init__(self, works: Works) -> None:
-        super().__init__()
+        super().__init__(lambda: works.generations)
         self._works = works
         self._archive = works.archive
 
@@ -149,9 +147,6 @@ class KeyPages(_Pages[Work | Archived]):
             resting = self._archive.usage(namespace)
             keys, size_bytes = keys + resting.keys, size_bytes + resting.disk_bytes
         return {"keys": rows, "next": following, "generations": keys, "size_bytes": size_bytes}
-
-    def _list(self) -> Mapping[int, Work | Archived]:
-        return self._works.generations
 
     def _from(self, first: int, most: int) -> dict[int, Work | Archived]:
         found = super()._from(first, most)
@@ -216,7 +211,7 @@ class RunningPages(_Pages[Execution]):
     """The executions whose code may run."""
 
     def __init__(self, workforce: Workforce) -> None:
-        super().__init__()
+        super().__init__(self._run)
         self._workforce = workforce
 
     def page(self, first: int, now_s: float, turn_s: float) -> dict[str, Any]:
@@ -233,7 +228,7 @@ class RunningPages(_Pages[Execution]):
         self._begin_turn(turn_s)
         return self._listed.get(number)
 
-    def _list(self) -> Mapping[int, Execution]:
+    def _run(self) -> Mapping[int, Execution]:
         workers = self._workforce.workers.values()
         found = (each for worker in workers for each in worker.live.values())
         return {each.serial: each for each in found if each.size_bytes is None}
