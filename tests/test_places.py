@@ -4,6 +4,7 @@ in the files that it names."""
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -44,3 +45,13 @@ def functions_of(path: Path) -> set[str]:
         return set()
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return {each.name for each in body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def test_table_of_the_core_has_each_of_its_modules_once() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| module | decides |\n")[2].partition("\n\n")[0]
+    named = [
+        name for row in table.splitlines() for name in re.findall("`(.*?)`", row.split("|")[1])
+    ]
+    modules = {path.stem for path in (PACKAGE / "core").glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(modules)
