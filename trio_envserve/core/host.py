@@ -146,20 +146,10 @@ REQUEST_BYTES = 64
 UNANSWERED = "the router has not answered for as long as the lease holds"
 
 
-def _first_bytes(kinds: Sequence[type[messages.Message]]) -> frozenset[int]:
-    return frozenset(messages.KINDS[each] for each in kinds)
-
-
-_TOLD = _first_bytes(
-    [messages.WorkerHello, messages.WorkerOutcome, messages.Announced, messages.Dispatch]
-)
-"""First bytes of the messages by which a host learns what a worker is and runs."""
-_PASSING = _first_bytes([messages.WorkerDelta, messages.WorkerNotes])
-"""First bytes of workers' messages that are not kept: the next one, or the outcome, says more."""
-_DELTA = messages.KINDS[messages.WorkerDelta]
-"""First byte of workers' deltas."""
-_BEAT = messages.KINDS[messages.Beat]
-"""First byte of workers' beats, which come in their order or not at all."""
+_TOLD = (WorkerHello, WorkerOutcome, Announced, Dispatch)
+"""Messages by which a host learns what a worker is and runs."""
+_PASSING = (messages.WorkerDelta, messages.WorkerNotes)
+"""Messages of workers that are not kept: the next one, or the outcome, says more."""
 
 
 class Host:
@@ -372,7 +362,7 @@ class Host:
     def _read(self, frames: Sequence[Body]) -> Iterator[messages.Message]:
         """The messages of a batch, if their kind is in :data:`_TOLD`.  A malformed batch has none
         here: its receiver judges it."""
-        if not frames or _kind(frames[0]) not in _TOLD:
+        if not frames or messages.kind_claimed(frames[0]) not in _TOLD:
             return
         try:
             for message, _ in messages.read(frames, most_bytes=self._wire.header_bytes):
@@ -402,9 +392,10 @@ class Host:
         item = Item(ItemKind.MESSAGE, worker, tuple(frames))
         for message in self._read(frames[len(frames) // 2 :]):
             self._lives[worker].said(header, message)
-        if _kind(header) in _PASSING:
+        kind = messages.kind_claimed(header)
+        if kind in _PASSING:
             self._pass(item)
-        elif _kind(header) != _BEAT or self._connected:
+        elif kind is not messages.Beat or self._connected:  # beats come in order or not at all
             self._put(item)
 
     def worker_heartbeat(self, worker: bytes, heartbeat: Heartbeat) -> None:
@@ -426,8 +417,9 @@ class Host:
         if self._connected:
             self.flush()  # so that it overtakes no earlier item
             header = item.frames[len(item.frames) // 2]
-            is_delta = item.kind is ItemKind.MESSAGE and _kind(header) == _DELTA
-            self.out.append(FromHost(to_frames(self.lease.membership, 0, [item]), is_delta))
+            kind = messages.kind_claimed(header) if item.kind is ItemKind.MESSAGE else None
+            frames = to_frames(self.lease.membership, 0, [item])
+            self.out.append(FromHost(frames, is_delta=kind is messages.WorkerDelta))
 
     def flush(self) -> None:
         """Send the items that were not sent yet."""
@@ -502,9 +494,3 @@ def _checked(item: Item) -> int:
         case (ItemKind.TELL, (_, *_)) | (ItemKind.KILL, (_,)):
             return 0
     raise ProtocolError(f"{item.kind.name} of {len(item.frames)} frames from a router")
-
-
-def _kind(header: Body) -> int:
-    """The kind of a worker's message: the first item of its header, a short array of CBOR."""
-    first = header[1] if len(header) > 1 else 0
-    return header[2] if first == 0x18 and len(header) > 2 else first

@@ -15,7 +15,6 @@ from .errors import ConfigError, ProtocolError
 from .heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines
 from .host_link import Item, ItemKind
 from .host_messages import FULL, UNFIT, HostHello
-from .messages import KINDS as WORKER_KINDS
 from .messages import WorkerHello
 from .ranges import Ranges
 from .terms import Body, one_line
@@ -170,8 +169,8 @@ def value_of(item: Item) -> Value:
 
 def is_hello(frames: Sequence[Body], header_bytes: int) -> bool:
     """Whether a worker's message is a hello."""
-    head = bytes((0x18, WORKER_KINDS[WorkerHello]))
-    return len(frames) == 2 and bytes(frames[1][1:3]) == head and len(frames[1]) <= header_bytes
+    is_alone = len(frames) == 2 and len(frames[1]) <= header_bytes
+    return is_alone and messages.kind_claimed(frames[1]) is WorkerHello
 
 
 def _heartbeat(item: Item) -> Heartbeat:

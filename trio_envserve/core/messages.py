@@ -778,6 +778,14 @@ def read(frames: Sequence[Body], *, most_bytes: int) -> Sequence[Said]:
     return _rows(cls, checks, fields, sizes, frames[1])
 
 
+def kind_claimed(header: Body) -> Any:
+    """Class of the message whose header begins so; None if there is none.  Nothing of it is
+    checked."""
+    first = header[1] if len(header) > 1 else 0  # behind the head of a short array
+    kind = header[2] if first == 0x18 and len(header) > 2 else first
+    return _BY_KIND.get(kind, (None,))[0]
+
+
 def rows_claimed(header: Body) -> int:
     """Number of rows that a header claims by its first bytes; 1 if it claims none."""
     at = 1 + (header[1:2] == b"\x18") + 1  # behind the head of the array, and the kind
