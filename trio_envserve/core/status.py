@@ -1,7 +1,7 @@
 """What a server says of itself, typed: status, statistics, pages of its keys and of what runs.
 
 On the wire these are maps of plain data (:meth:`.Router.status`, :meth:`.Router.stats`,
-:mod:`.pages`), to which later versions may add keys.  Here they have names and types, for the
+:mod:`.queries`), to which later versions may add keys.  Here they have names and types, for the
 programs that ask a server.  The fields of a class are the schema by which :func:`typed` reads a
 record; what has no name here is in ``more``, so nothing is lost on the way back to plain data.
 
