@@ -300,7 +300,7 @@ class Joined:
         raise NotImplementedError
 
     def _spawn(self, spawn: Spawn) -> None:
-        core = WorkerCore(spawn.incarnation, header_bytes=HEADER_BYTES)
+        core = WorkerCore(spawn.incarnation)
         self.workers[spawn.worker] = core
         self.spawns.append(spawn)
         self.give(Spawned(spawn.worker, 1000 + len(self.spawns)))

@@ -808,7 +808,7 @@ def test_g8_input_of_what_runs_on_was_kept_by_the_next_router_until_its_end(
     first = Journaled.running()
     if not running:
         monkeypatch.setattr(first.router.announced, "grant", list)
-        first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
+        first.end(payload=bytes(first.workers[WORKER].limits.announce_bytes + 1))
     other = Followed(first)
     monkeypatch.setattr(other.router.announced, "grant", list)
     other.attach()
@@ -956,7 +956,7 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
 ):
     first = Journaled.running()
     monkeypatch.setattr(first.router.announced, "grant", list)  # it has no room
-    large = bytes(first.workers[WORKER].announce_bytes + 1)
+    large = bytes(first.workers[WORKER].limits.announce_bytes + 1)
     first.end(payload=large)
     other = Followed(first)
     other.attach()
@@ -970,7 +970,7 @@ def back_with_an_outcome(monkeypatch: pytest.MonkeyPatch) -> Followed:
     first = Journaled()
     first.submit(b"without a key")
     monkeypatch.setattr(first.router.announced, "grant", list)
-    first.end(payload=bytes(first.workers[WORKER].announce_bytes + 1))
+    first.end(payload=bytes(first.workers[WORKER].limits.announce_bytes + 1))
     other = Followed(first)
     other.back()
     return other

@@ -8,7 +8,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core import worker as worker_core
-from trio_envserve.core.limits import ANNOUNCE_BYTES, PROTOCOL_VERSION
+from trio_envserve.core.limits import PROTOCOL_VERSION, ServerLimits
 from trio_envserve.core.messages import Dispatch
 from trio_envserve.core.terms import RequestId, Status, Verdict, whole
 from trio_envserve.core.worker import (
@@ -36,14 +36,14 @@ from trio_envserve.core.worker import (
     never_began,
 )
 
-from .helpers import FIRST, HEADER_BYTES, REPLACEMENT, Pair, decoded, identifier
+from .helpers import FIRST, REPLACEMENT, Pair, decoded, identifier
 
 LIFE, OTHER_LIFE, SESSION = identifier(1), identifier(2), identifier(3)
 ENDS = (Status.RESULT, b"outcome", 1.5)
 
 
 def worker() -> WorkerCore:
-    return WorkerCore(LIFE, header_bytes=HEADER_BYTES)
+    return WorkerCore(LIFE)
 
 
 def hear(core: WorkerCore, message: messages.Message, *body: bytes, life: bytes = LIFE) -> Any:
@@ -195,6 +195,7 @@ def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_not
 
 # -- announced outcomes ---------------------------------------------------------
 
+ANNOUNCE_BYTES = ServerLimits().announce_bytes
 LARGE = (Status.RESULT, bytes(ANNOUNCE_BYTES + 1), 1.5)
 ANNOUNCEMENT = messages.Announced(SESSION, 100, 0, ANNOUNCE_BYTES + 1)
 OUTCOME = messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
@@ -230,9 +231,7 @@ def test_g7_an_announced_outcome_that_nobody_wants_is_dropped():
 
 def holding(count: int) -> tuple[WorkerCore, list[Any]]:
     """A worker that may hold two of the large outcomes; what it says of each."""
-    core = WorkerCore(
-        LIFE, header_bytes=HEADER_BYTES, announce_bytes=10, most_held_bytes=40
-    )  # fmt: skip
+    core = WorkerCore(LIFE, limits=ServerLimits(announce_bytes=10, worker_held_bytes=40))
     said = []
     for number in range(count):
         dispatch(core, number)

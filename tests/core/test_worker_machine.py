@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_envserve.core import messages
+from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Dispatch, Fetch, Retire, RouterChanged, Stop
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Status
@@ -33,7 +34,7 @@ PAYLOADS = st.sampled_from((b"small", b"announced: it is large"))
 class WorkerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.core = WorkerCore(MINE, header_bytes=1 << 16, announce_bytes=10)
+        self.core = WorkerCore(MINE, limits=ServerLimits(announce_bytes=10))
         self.core.take(EnvironmentReady(1, "environment", False))
         self.next = 0
         self.epoch = b""

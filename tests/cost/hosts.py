@@ -112,9 +112,7 @@ class SimulatedHost:
                     case FromHost():
                         self._socket.send_nowait(effect.frames)
                     case Spawn(worker=worker):
-                        self._workers[worker] = WorkerCore(
-                            effect.incarnation, header_bytes=WireLimits().header_bytes
-                        )
+                        self._workers[worker] = WorkerCore(effect.incarnation)
                         self._core.spawned(worker, 1)
                         self._give(worker, READY)
                     case TellWorker(worker=worker):

@@ -129,7 +129,7 @@ def client(data: bytes) -> None:
 
 def worker(data: bytes) -> None:
     """Any message of the router, and of one that claims to be."""
-    core = WorkerCore(ID, header_bytes=1 << 16)
+    core = WorkerCore(ID)
     core.take(EnvironmentReady(1, "fuzz", rerun=False))
     frames = data.split(MARK)
     for index in range(len(frames)):

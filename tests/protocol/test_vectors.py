@@ -233,7 +233,7 @@ def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
 )
 def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
     frames = frames_of(vector)
-    worker = WorkerCore(frames[0], header_bytes=MOST)
+    worker = WorkerCore(frames[0])
     worker.take(EnvironmentReady(1, "env", False))
     worker.take(RouterMessage(frames))
     assert (worker.malformed, worker.fenced) == (0, 0)

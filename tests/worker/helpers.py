@@ -12,7 +12,7 @@ import trio
 
 from trio_envserve import Rollout
 from trio_envserve.core import values
-from trio_envserve.core.limits import SAVE_BYTES, WireLimits
+from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.envs import LoadedEnvironment, RolloutRequest
 from trio_envserve.worker.runners import Runner, open_runner
 from trio_envserve.worker.saves import ExecutionSaves, SaveCodec
@@ -72,7 +72,9 @@ class SavesRouter:
         self.sent: list[bytes] = []
         self.refusal = ""
         self.at_once = at_once
-        self.saves = ExecutionSaves(before, self._take, SaveCodec(WireLimits(), SAVE_BYTES))
+        self.saves = ExecutionSaves(
+            before, self._take, SaveCodec(WireLimits(), ServerLimits().save_bytes)
+        )
 
     def _take(self, save: bytes) -> None:
         self.sent.append(save)

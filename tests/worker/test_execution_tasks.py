@@ -283,7 +283,7 @@ async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(autojump_cloc
 
     async with open_runner(load(body), threads=1) as runner, trio.open_nursery() as nursery:
         outcomes = OutcomeMaker(runner, worker="w", incarnation=b"i" * 16, wire=WIRE)
-        saves = Saves(lambda number, save: None, WIRE)
+        saves = Saves(lambda number, save: None, WIRE, 1000)
         tasks = ExecutionTasks(
             outcomes, Parking(lambda number, view: None, MIB),
             lambda run: ExecutionContext(saves=saves.begin(run)),

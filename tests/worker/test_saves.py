@@ -16,7 +16,7 @@ import trio.testing
 from tests.worker.helpers import BACKENDS, SavesRouter, on_asyncio, opened, request
 from trio_envserve import EncodingError, ModelUsage, RolloutCancelled, SavedTurn, SaveRefused
 from trio_envserve.core import values
-from trio_envserve.core.limits import KIB, MIB, SAVE_BYTES, WireLimits
+from trio_envserve.core.limits import KIB, MIB, ServerLimits, WireLimits
 from trio_envserve.core.terms import RequestId
 from trio_envserve.core.values import DecodingError
 from trio_envserve.core.worker import ENDED, BeginRun
@@ -25,7 +25,7 @@ from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.runners import ExecutionContext
 from trio_envserve.worker.saves import SaveCodec, Saves
 
-WIRE = WireLimits()
+WIRE, SAVE_BYTES = WireLimits(), ServerLimits().save_bytes
 
 
 def record(state: Any, doing: str | None = None) -> dict[str, Any]:
@@ -314,7 +314,7 @@ async def test_what_saves_after_the_end_of_its_execution_is_refused():
 
 async def test_answers_go_to_the_execution_that_saves():
     sent: list[tuple[int, bytes]] = []
-    saves = Saves(lambda number, save: sent.append((number, save)), WIRE)
+    saves = Saves(lambda number, save: sent.append((number, save)), WIRE, SAVE_BYTES)
     saves.answered(7, "")
     saves.end(7)
     first, second = (

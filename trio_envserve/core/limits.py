@@ -31,15 +31,6 @@ BATCH_BYTES = 32 * KIB
 """Most bytes of a header, and of the bodies, of a batch of more than one
 (:mod:`.messages`).  Every socket takes a frame of this size, however small the limits are."""
 
-ANNOUNCE_BYTES = 64 * KIB
-"""See :attr:`ServerLimits.announce_bytes`."""
-
-HELD_BYTES = 64 * MIB
-"""See :attr:`ServerLimits.worker_held_bytes`."""
-
-SAVE_BYTES = 16 * MIB
-"""See :attr:`ServerLimits.save_bytes`."""
-
 CAPACITY = 256
 """Executions that a worker is assumed to take at once, until a worker has said its capacity."""
 
@@ -189,7 +180,7 @@ class ServerLimits(_Checked):
     )
     kept_bytes: int = limit(256 * MIB, "bytes of kept outcomes; past it dispatching pauses")
     announce_bytes: int = limit(
-        ANNOUNCE_BYTES,
+        64 * KIB,
         "a larger outcome stays with its worker until there is room for it in kept_bytes",
         told=ToldTo.WORKER,
     )
@@ -199,7 +190,7 @@ class ServerLimits(_Checked):
         "files (worker_held_bytes); past it dispatching pauses",
     )
     save_bytes: int = limit(
-        SAVE_BYTES,
+        16 * MIB,
         "largest state that a rollout saves; each is in memory for as long as its rollout may run "
         "again, and counts in queue_bytes",
         told=ToldTo.WORKER,
@@ -222,7 +213,7 @@ class ServerLimits(_Checked):
         3, "cleanings of a resource that may fail before it is stuck, and waits for a person"
     )
     worker_held_bytes: int = limit(
-        HELD_BYTES,
+        64 * MIB,
         "bytes of them that one worker holds in memory; what comes then waits in a temporary file",
         told=ToldTo.WORKER,
     )

@@ -12,7 +12,7 @@ A dispatch for another incarnation is not run, and the worker ends where a numbe
 
 Of an outcome above ``announce_bytes`` only the size is sent at first, until a
 :class:`~.messages.Fetch` asks for the outcome itself, or says that it is not wanted.  While
-``most_held_bytes`` of these are in memory, further ones are to be parked elsewhere.
+``worker_held_bytes`` of these are in memory, further ones are to be parked elsewhere.
 
 A delta is not kept, since the outcome contains its text.  Between two beats at most
 :data:`DELTAS_BYTES` of deltas are sent, and none until those have left the process; further ones
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from . import error_records, messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION, SAVE_BYTES
+from .limits import CAPACITY, MIB, PROTOCOL_VERSION, ServerLimits, WireLimits
 from .messages import (
     Claim,
     ClaimsEnded,
@@ -349,18 +349,16 @@ class WorkerCore:
     """One incarnation of a worker."""
 
     def __init__(
-        self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES,
-        most_held_bytes: int = HELD_BYTES, save_bytes: int = SAVE_BYTES,
-        delta_bytes: int = DELTA_BYTES,
+        self, incarnation: Incarnation, *, limits: ServerLimits | None = None,
+        wire: WireLimits | None = None,
     ) -> None:  # fmt: skip
-        self.save_bytes = save_bytes
-        self.delta_bytes = delta_bytes
+        """``limits``: those of its server."""
+        self.limits = limits = limits or ServerLimits()
+        self.wire = wire = wire or WireLimits()
+        self.save_bytes = min(limits.save_bytes, wire.message_bytes)
         self._saves: dict[int, _LastSave] = {}
         """The last save of each running execution that has one."""
         self.incarnation = incarnation
-        self.header_bytes = header_bytes
-        self.announce_bytes = announce_bytes
-        self.most_held_bytes = most_held_bytes
         self.held_bytes = 0
         """Bytes of large outcomes in memory."""
         self.epoch: Epoch = b""
@@ -427,7 +425,7 @@ class WorkerCore:
             self.fenced += 1
             return []
         try:
-            rows = messages.read(frames[1:], most_bytes=self.header_bytes)
+            rows = messages.read(frames[1:], most_bytes=self.wire.header_bytes)
             self.heard += len(rows)
             message = rows[0][0]
             match message:
@@ -464,7 +462,8 @@ class WorkerCore:
         delta = self._deltas.get(number, 0) + skipped
         self._deltas[number] = delta + 1
         size_bytes = DELTA_RECORD_BYTES + len(payload)
-        if len(payload) > self.delta_bytes or self._deltas_bytes + size_bytes > DELTAS_BYTES:
+        most_bytes = min(DELTA_BYTES, self.wire.message_bytes)
+        if len(payload) > most_bytes or self._deltas_bytes + size_bytes > DELTAS_BYTES:
             return []
         self._deltas_bytes += size_bytes
         (session, sequence), client = self.running[number]
@@ -514,14 +513,14 @@ class WorkerCore:
         )
         message = ToRouter(self.incarnation, outcome, payload, client)
         size_bytes = weight(payload)
-        if size_bytes <= self.announce_bytes:
+        if size_bytes <= self.limits.announce_bytes:
             return [message]
         announcement = self._send(
             messages.Announced(request.session, request.sequence, number, size_bytes)
         )
         self._held[number] = _Held(message, announcement, len(payload))
         self.held_bytes += len(payload)
-        if self.held_bytes <= self.most_held_bytes:
+        if self.held_bytes <= self.limits.worker_held_bytes:
             return [announcement]
         return [announcement, Park(number, payload)]
 

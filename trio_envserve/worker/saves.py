@@ -23,7 +23,7 @@ import trio
 
 from .. import foreign
 from ..core import values
-from ..core.limits import SAVE_BYTES, WireLimits
+from ..core.limits import WireLimits
 from ..core.terms import Body, SentBody, weight
 from ..core.worker import ENDED, BeginRun, too_large
 from ..envs.saves import SaveRefused
@@ -160,7 +160,7 @@ class Saves:
     """The saves of all executions of one worker."""
 
     def __init__(
-        self, send: Callable[[int, bytes], None], wire: WireLimits, save_bytes: int = SAVE_BYTES
+        self, send: Callable[[int, bytes], None], wire: WireLimits, save_bytes: int
     ) -> None:
         self._send = send
         self._codec = SaveCodec(wire, save_bytes)

@@ -32,7 +32,6 @@ from ..core.messages import Clean
 from ..core.scope import Stated
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import (
-    DELTA_BYTES,
     BeatDue,
     BeginRun,
     CancelRun,
@@ -95,12 +94,7 @@ async def run_worker(
     environment.  ``touch`` is called in each turn of the lag sampler, for the heartbeat thread.
     """
     _hide_secrets()
-    core = WorkerCore(
-        incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
-        most_held_bytes=limits.worker_held_bytes,
-        save_bytes=min(limits.save_bytes, wire.message_bytes),
-        delta_bytes=min(DELTA_BYTES, wire.message_bytes),
-    )  # fmt: skip
+    core = WorkerCore(incarnation, limits=limits, wire=wire)
     ready = True
     with forks.watched():
         try:

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
+from ...core.limits import ClientLimits, ServerLimits
 
 _FAULTS = {
     "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
@@ -56,7 +56,7 @@ class Configuration:
     """Outcomes kept for clients before dispatching pauses."""
     kept_bytes: int = 1 << 20
     """The same in bytes."""
-    announce: int = ANNOUNCE_BYTES
+    announce: int = ServerLimits().announce_bytes
     """The largest outcome that a worker sends without announcing it."""
     queue: int = 16
     """Requests waiting at the server before new ones are refused for now."""

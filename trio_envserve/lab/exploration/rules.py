@@ -381,7 +381,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     WorkerCore: {
-        **_out(_CONSTANT, "header_bytes", "announce_bytes", "most_held_bytes"),
+        **_out(_CONSTANT, "limits", "wire", "save_bytes"),
         **_out(_DERIVED, "held_bytes"),
         **_out(_PEOPLE, "fenced", "malformed", "_notes"),
     },

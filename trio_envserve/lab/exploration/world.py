@@ -81,7 +81,7 @@ from ...core.host_link import ItemKind
 from ...core.journal import Closed, Commanded, OfResource, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, EpochWait, LeaseTerms
-from ...core.limits import PROTOCOL_VERSION, WireLimits
+from ...core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits
 from ...core.pool import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
@@ -941,8 +941,8 @@ class ExploredProcesses(ExploredPart):
 
     def spawned(self, worker: bytes, incarnation: Incarnation) -> None:
         """The process of a worker is there, and its environment is set up."""
-        announce = self.configuration.announce
-        core = WorkerCore(incarnation, header_bytes=HEADER_BYTES, announce_bytes=announce)
+        limits = ServerLimits(announce_bytes=self.configuration.announce)
+        core = WorkerCore(incarnation, limits=limits)
         process = self.processes[worker] = ExploredProcess(worker, core)
         self.did("", ("spawned", self.name, *process.name))
         self.take(process, EnvironmentReady(1, "explored", self.configuration.declared))

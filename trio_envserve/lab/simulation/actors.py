@@ -454,12 +454,7 @@ class SimWorker(SimProcess):
         world.happened("is", name, "", {"server": server.name, **self._place()})
         self.id = spawn.worker
         self.slot = spawn.slot
-        self.core = WorkerCore(
-            spawn.incarnation, header_bytes=1 << 20,
-            announce_bytes=world.plan.server.announce_bytes,
-            most_held_bytes=world.plan.server.worker_held_bytes,
-            save_bytes=world.plan.server.save_bytes,
-        )  # fmt: skip
+        self.core = WorkerCore(spawn.incarnation, limits=world.plan.server)
         self._luck = world.luck_of(f"saves of {name}")
         if self._luck.random() < 0.5:  # its router is to refuse what is too large
             self.core.save_bytes = 1 << 30

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from ...core.key_records import KeyAct, KeyName, Tag
 from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
-from ...core.limits import ANNOUNCE_BYTES, ClientLimits, KeyLimits, ServerLimits
+from ...core.limits import KIB, ClientLimits, KeyLimits, ServerLimits
 from ...core.worker_range import WorkerRange
 from ...retrylab.draw import listed, timetable
 
@@ -496,7 +496,7 @@ def draw(rng: Random, *, harsh: bool) -> SimulationPlan:
         message_bytes=SMALL_MESSAGE_BYTES if huge else PLAIN_MESSAGE_BYTES,
     )
     # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
-    announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10, 10))
+    announce_bytes = rng.choice((64 * KIB, 64 * KIB, 40, 10, 10))
     server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
     if FaultKind.TINY_BOUNDS in faults and announce_bytes < 40:
         server = dataclasses.replace(server, kept_bytes=100)
