@@ -215,8 +215,10 @@ WORKS.table(
      text(Accounts.may_run, "account.kept_bytes", "0")),
     ("sessions-have-no-share-of-their-own", "G8", (FaultKind.TINY_BOUNDS,),
      "At the bound, whoever holds most stops all the others.",
-     text(Accounts.may_run, "share * limits", "limits"),
-     text(Accounts.may_run, "if not mine", "return False\n    if not mine")),
+     text(Accounts.may_run, "if not mine:",
+          "if True:\n        return (ran < limits.kept_outcomes and taken.announced_bytes "
+          "< limits.announced_bytes and taken.kept_bytes + taken.announced_bytes "
+          "< limits.kept_bytes)\n    if not mine:")),
     ("window-is-not-kept", "G8", (FaultKind.TINY_BOUNDS, FaultKind.HOSTILE),
      "A session may have any number of unfinished requests.",
      text(Works.request, "len(session.tickets) >= self.limits.window", "False")),
