@@ -125,3 +125,17 @@ def test_what_was_opened_and_dropped_since_the_last_page_is_known():
     bench.finish(4)
     bench.ask(2, name=NAME)
     assert pages.all() == [b"00000", b"key"]
+
+
+def test_keys_that_are_gone_since_the_turn_began_ended_the_list_of_all():
+    count = queries.LOOKED_AT + 3
+    bench = many(count)
+    pages = Pages(bench)
+    pages.page()
+    for number in range(count - 1):
+        bench.finish(1, number)
+    page = pages.page(new_turn=False)
+    assert [each["key"] for each in page["keys"]] == [b"%05d" % (count - 1)]
+    for _ in range(queries.TURN_PAGES):
+        pages.page(new_turn=False)
+    assert pages.page(new_turn=False)["next"] == count - 1

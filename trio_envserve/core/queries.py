@@ -25,6 +25,7 @@ import dataclasses
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Generic, TypeVar, final
 
 from .archive import Archived
@@ -83,10 +84,11 @@ class _Pages(Generic[_T]):
             self._numbers = sorted(self._listed)
 
     def _from(self, first: int, most: int) -> dict[int, _T]:
-        """At most so many things with numbers from this one on, in order."""
-        begin = bisect_left(self._numbers, first)
-        numbers = self._numbers[begin : begin + most]
-        return {each: self._listed[each] for each in numbers if each in self._listed}
+        """At most so many things with numbers from this one on, in order; some may be gone since
+        the turn began."""
+        following = self._numbers[bisect_left(self._numbers, first) :]
+        there = (each for each in following if each in self._listed)
+        return {each: self._listed[each] for each in islice(there, most)}
 
     def _page(
         self, first: int, turn_s: float, describe: Callable[[_T], dict[str, Any] | None]
