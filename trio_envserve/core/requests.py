@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
+from .key_records import Keyed
 from .messages import Outcome
 from .terms import Body, weight
 
@@ -29,9 +30,8 @@ class RequestContent:
     environment declares (:attr:`.Works.declared_rerun`)."""
     allowance: int
     """Most executions that may be started for it, in all its sessions."""
-    key: Any = None
-    """Question about a key, if the request names one.  Opaque here
-    (:class:`~.key_records.Keyed`)."""
+    key: Keyed | None = None
+    """Question about a key, if the request names one."""
     traceparent: str | None = None
     """The caller's span.  Another one is no conflict: the first is passed on."""
     execution_s: float | None = None

@@ -515,10 +515,9 @@ class Works:
             self.counters.refused_for_now += 1
             self.refuse(session, sequence, Refusal.FULL, asker)
             return None
-        asked: Keyed | None = ask.key
-        ticket = Ticket(session, sequence, ask.digest, len(ask.body), asked)
-        if asked is not None:
-            return self._ask_key(ticket, asked, ask)
+        ticket = Ticket(session, sequence, ask.digest, len(ask.body), ask.key)
+        if ask.key is not None:
+            return self._ask_key(ticket, ask.key, ask)
         if ask.earlier is not None and (why := self._why_not_again(ask)):
             self.refuse(session, sequence, why, asker)
             return None
