@@ -4,7 +4,10 @@ in the files that it names."""
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +39,22 @@ def test_each_patch_names_tests_that_exist() -> None:
             if function.partition("[")[0] not in functions_of(TESTS / path):
                 missing.append(f"{patch.path.name}: {test}")
     assert missing == []
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_each_patch_applies(tmp_path: Path) -> None:
+    """One that did not was seen only where all of them are put back."""
+    command = ["git", "apply", "--check", "--recount", "-C1"]
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    stale = [
+        patch.name
+        for patch in sorted(PATCHES.glob("*.patch"))
+        if subprocess.run(
+            [*command, patch], cwd=tmp_path, env=environ, capture_output=True
+        ).returncode
+    ]  # fmt: skip
+    assert stale == []
 
 
 @cache
