@@ -107,6 +107,7 @@ LIFE_WORDS: Mapping[str, str] = {
     "_held": "note by whom",
     "_retire": "retiring",
     "_recall": "ready, if it retires since fewer workers are enough",
+    "_empty": "emptying; the slot is free",
     "_end": "ending; the slot is free",
     "_kill_unready": "ending; kill; the slot is free after a longer pause",
     "_kill": "ending; kill; the slot is free",

@@ -6,12 +6,14 @@ from typing import Any
 
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.limits import KIB
+from trio_envserve.core.pool import Phase
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker import BeatDue, OutcomeMade, RouterMessage
 
 from .helpers import Pair, identifier
+from .test_pool_elastic import GROW_S, SHRINK_S, Elastic
 
 SIZE = 100 * KIB
 BOUND = 4 * SIZE + 2 * KIB
@@ -233,3 +235,110 @@ def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair.router_takes(WorkerMessage((b"w0-1", *core._held[2].message.frames), pair.now_s))
     assert len(pair.answers) == 3
     assert held(pair)[1] == 0
+
+
+# -- workers that drain -----------------------------------------------------------
+# A worker that was to be replaced kept its place for as long as it held an outcome, and a pool of
+# one stood still for everybody while one client took none.
+
+
+class Recycled(Elastic):
+    """A pool of one worker, which is replaced after each execution."""
+
+    def __init__(self) -> None:
+        super().__init__(least=1, most=1, kept_bytes=BOUND, recycle_executions=1)
+
+    def hoarder(self, number: int) -> bytes:
+        """The session of a client that takes none of its large outcomes: a worker holds the last
+        one, and the client has no more work done."""
+        stranger, sequence = self.stranger(number), 0
+        announced, waiting = len(self.router.announced), len(self.router.queue)
+        while len(self.router.announced) == announced:
+            self.ask(stranger, sequence)
+            self.end(payload=LARGE)
+            self.pass_on()
+            sequence += 1
+        self.ask(stranger, sequence)
+        assert len(self.router.queue) == waiting + 1, "it gets no more work"
+        return stranger
+
+    def pass_on(self) -> None:
+        """Workers that were told to exit do, and others start."""
+        self.advance(0.5)
+        self.reaped()
+        self.advance(0.5)
+
+    def finish(self, session: bytes, *spans: int) -> None:
+        """A client has these outcomes, or wants them no more."""
+        self.tell(messages.Finish(session, list(spans)), route=b"stranger")
+        self.pass_on()
+
+    def phases(self) -> dict[str, str]:
+        """Phases of the workers."""
+        return {each["worker"]: each["phase"] for each in self.router.stats()["per_worker"]}
+
+
+def test_g9_client_that_takes_nothing_stopped_a_pool_whose_only_worker_was_to_be_replaced():
+    pair = Recycled()
+    stranger = pair.hoarder(900)
+    assert pair.phases() == {"w0-3": "emptying", "w0-4": "ready"}
+    for call in range(3):
+        pair.submit(b"%d" % call)
+        pair.end()
+        assert pair.result(call) == b"outcome"
+        pair.pass_on()
+    assert pair.phases() == {"w0-3": "emptying", "w0-7": "ready"}
+    pair.finish(stranger, 0, 1)
+    assert "w0-3" not in pair.phases(), "it has given what it held"
+    assert len(pair.mailed(messages.Outcome)) == 3
+    assert not pair.kills
+
+
+def test_g8_second_worker_of_a_place_with_what_nobody_takes_waits_there_for_the_first():
+    pair = Recycled()
+    first, second = pair.hoarder(900), pair.hoarder(901)
+    assert pair.phases() == {"w0-3": "emptying", "w0-5": "retiring"}
+    pair.finish(first, 2, 4)
+    assert pair.phases() == {"w0-5": "emptying", "w0-6": "ready"}
+    pair.finish(second, 1, 3)
+    assert pair.phases() == {"w0-6": "ready"}
+
+
+def test_cancel_of_what_it_holds_ends_a_worker_that_has_left_its_place():
+    pair = Recycled()
+    pair.finish(pair.hoarder(900), 2, 4)
+    assert pair.phases() == {"w0-4": "ready"}
+
+
+def test_worker_that_has_left_its_place_and_says_what_cannot_be_is_killed():
+    for said in (messages.Announced(identifier(1), 0, 7, SIZE), messages.Beat(b"", 9, 9, [], {})):
+        pair = Recycled()
+        pair.hoarder(900)
+        pair.from_worker(said, worker=b"w0-3")
+        assert [kill.worker for kill in pair.kills] == [b"w0-3"]
+        assert pair.phases() == {"w0-3": "ending", "w0-4": "ready"}
+
+
+def test_worker_that_is_not_needed_stays_in_its_place_with_what_it_holds_and_is_recalled():
+    """Nobody else is to start there, and to recall it is quicker than a start."""
+    pair = Elastic(least=1, most=2, kept_bytes=1, session_share=1.0)
+    pair.grown(2)
+    with pair.losing(messages.Fetch):
+        for run in list(pair.runs):
+            pair.end(run, LARGE)
+    pair.advance(SHRINK_S + 1.0)
+    phases = [each["phase"] for each in pair.router.stats()["per_worker"]]
+    assert sorted(phases) == ["ready", "retiring"]
+    spawns = len(pair.spawns)
+    for number in (900, 901):
+        pair.ask(pair.stranger(number))
+    pair.advance(GROW_S + 1.0)
+    assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (2, spawns, 4)
+    assert not pair.exits
+
+
+def test_worker_of_a_server_that_closes_keeps_its_place_with_what_it_holds():
+    pair = waiting(server={"recycle_executions": 3})
+    pair.close()
+    pair.advance(1.0)
+    assert [life.phase for life in pair.router.pool.lives.values()] == [Phase.RETIRING]

@@ -552,16 +552,41 @@ def test_a_worker_that_is_starting_is_taken_over_too():
     assert hello.frames[-1] == HELLO
 
 
-def test_more_workers_than_there_is_room_for_end_but_those_that_run_most():
+def test_more_workers_than_there_is_room_for_get_no_more_work_but_those_that_run_most():
     link = joined(workers=2, offers={"gpu": 2})
     dispatched(link, 0, worker=b"w1-1")
     link.follow(needs={"gpu": 2})
     given = {each.worker: each for each in link.inputs if isinstance(each, WorkerBack)}
     assert not given[b"w1-1"].is_to_end
     assert given[b"w0-1"].is_to_end
-    assert list(link.alive) == [b"w1-1"], "it was killed"
+    assert link.pool.lives[b"w0-1"].phase is Phase.EMPTYING
     link.second(5)
-    assert len(link.alive) == 1
+    assert set(link.alive) == {b"w0-1", b"w1-1"}, "it has what nobody else has, and is not killed"
+
+
+def test_worker_that_starts_and_has_no_place_at_the_next_router_is_killed():
+    link = starting(workers=2, offers={"gpu": 2})
+    link.follow(needs={"gpu": 2})
+    given = {each.worker: each for each in link.inputs if isinstance(each, WorkerBack)}
+    assert not given[b"w0-1"].is_to_end
+    assert link.pool.lives[b"w1-1"].phase is Phase.REAPED
+    assert list(link.alive) == [b"w0-1"]
+
+
+def test_worker_beside_its_place_was_given_that_of_its_successor_by_the_next_router():
+    """It had more to report than its successor, which was killed."""
+    link = joined()
+    dispatched(link, 0)
+    for each in (LifeInput.RETIRE, LifeInput.SPENT):
+        link.pool.step(link.pool.lives[b"w0-1"], each, link.now_s, "old")
+    link.second()
+    link.ready()
+    link.follow()
+    assert set(link.alive) == {b"w0-1", b"w0-2"}
+    lives = {life.name: life.phase for life in link.pool.lives.values()}
+    assert lives == {"w0-1@a": Phase.EMPTYING, "w0-2@a": Phase.READY}
+    slot = link.pool.slots[0]
+    assert (slot.life, slot.emptying) == (link.pool.lives[b"w0-2"], 1)
 
 
 def test_what_is_new_has_another_name_than_what_was_there():

@@ -37,7 +37,7 @@ from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Beat, RouterChanged, Stop
-from trio_envserve.core.pool import Elastic, Need, Part, Phase
+from trio_envserve.core.pool import NO_PLACE, Elastic, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToHost, ToWorker
@@ -932,6 +932,22 @@ def test_what_was_cancelled_meanwhile_is_stopped_if_it_had_arrived(arrived: bool
     other.back(*[0] * arrived, next=int(arrived))
     assert other.cancels == [(WORKER, 0)] * arrived
     assert other.unknown == arrived
+
+
+def test_worker_that_has_no_place_at_the_next_router_runs_to_its_end_and_gets_nothing_more():
+    first = Journaled.running()
+    other = Followed(first)
+    other.attach()
+    other.back(0, is_to_end=True)
+    life = other.router.pool.lives[WORKER]
+    assert (life.phase, life.why) == (Phase.EMPTYING, NO_PLACE)
+    other.runs = first.runs
+    other.end(payload=b"outcome")
+    other.disk()
+    assert told(other)[1] == b"outcome"
+    other.advance(0.5)
+    assert other.exits == [WORKER]
+    assert not other.kills
 
 
 def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():

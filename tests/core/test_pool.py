@@ -55,8 +55,10 @@ def in_phase(pool: Pool, phase: Phase) -> Life:
     life = born(pool)
     if phase is not Phase.STARTING:
         pool.step(life, LifeInput.HELLO, 0.0)
-    if phase in (Phase.RETIRING, Phase.ENDING, Phase.REAPED):
+    if phase in (Phase.RETIRING, Phase.EMPTYING, Phase.ENDING, Phase.REAPED):
         pool.step(life, LifeInput.RETIRE, 0.0, "old")
+    if phase is Phase.EMPTYING:
+        pool.step(life, LifeInput.SPENT, 0.0)
     if phase in (Phase.ENDING, Phase.REAPED):
         pool.step(life, LifeInput.DRAINED, 0.0, "old")
     if phase is Phase.REAPED:
@@ -85,15 +87,9 @@ INPUTS: dict[str, Any] = {
 }
 P = Phase
 TABLE: dict[str, dict[Phase, tuple[Phase, list[str]]]] = {
-    "hello": {
-        P.STARTING: (P.READY, ["Report"]), P.READY: (P.READY, []), P.RETIRING: (P.RETIRING, []),
-        P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
-    },
+    "hello": {phase: (phase, []) for phase in P} | {P.STARTING: (P.READY, ["Report"])},
     "held": {phase: (phase, ["Report"]) for phase in P},
-    "retire": {
-        P.STARTING: (P.STARTING, []), P.READY: (P.RETIRING, []), P.RETIRING: (P.RETIRING, []),
-        P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
-    },
+    "retire": {phase: (P.RETIRING if phase is P.READY else phase, []) for phase in P},
     "recall": {phase: (phase, []) for phase in P},
     "kill": {phase: (P.ENDING, ["Kill", "Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
     "exited": {phase: (P.REAPED, ["Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
@@ -109,7 +105,8 @@ def test_every_input_in_every_phase(name, phase):
     after, effects = TABLE[name][phase]
     assert kinds(INPUTS[name](pool, life)) == effects
     assert life.phase is after
-    assert (pool.slots[0].life is life) is (not life.leaving)
+    assert (pool.slots[0].life is life) is (not life.leaving and life.phase is not P.EMPTYING)
+    assert pool.slots[0].emptying == (life.phase is P.EMPTYING)
 
 
 def test_holder_of_an_interpreter_is_told_once_and_in_the_reason_of_the_kill():
@@ -130,11 +127,42 @@ def test_holder_of_an_interpreter_is_told_once_and_in_the_reason_of_the_kill():
     assert kill == Kill(b"w0-1", f"no heartbeat for 6 s; {held}")
 
 
-@pytest.mark.parametrize("phase", [p for p in Phase if p is not Phase.RETIRING])
-def test_only_a_worker_that_retires_is_ever_drained(phase):
+MAY_COME = {
+    LifeInput.SPENT: (P.RETIRING,),
+    LifeInput.DRAINED: (P.RETIRING, P.EMPTYING),
+}
+"""The phases in which these inputs come; all others come in each."""
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("given", MAY_COME)
+def test_only_a_worker_that_retires_is_ever_spent_or_drained(given, phase):
     pool = pool_with()
+    life = in_phase(pool, phase)
+    if phase in MAY_COME[given]:
+        pool.step(life, given, 1.0, "why")
+        assert pool.slots[0].life is None
+        return
     with pytest.raises(AssertionError, match=f"worker w0-1 is {phase.value}"):
-        pool.step(in_phase(pool, phase), LifeInput.DRAINED, 1.0, "why")
+        pool.step(life, given, 1.0, "why")
+
+
+@pytest.mark.parametrize("ends", ["drained", "killed", "died"])
+def test_worker_that_has_left_its_place_ends_without_its_successor(ends):
+    pool = pool_with()
+    life = in_phase(pool, P.EMPTYING)
+    successor = ready(pool, 1.0)
+    assert not pool.needs_slot(successor), "it would be the second one beside its place"
+    if ends == "drained":
+        assert pool.step(life, LifeInput.DRAINED, 2.0, "old") == []
+    elif ends == "killed":
+        heartbeat(pool, successor, 60.0, 0.0, 0, "")
+        assert Kill(life.id, "no heartbeat for 60 s") in pool.tick(60.0)
+    else:
+        pool.step(life, LifeInput.EXITED, 2.0, "signal 9")
+    slot = pool.slots[0]
+    assert (slot.life, slot.emptying, slot.failures) == (successor, 0, 0)
+    assert pool.needs_slot(successor)
 
 
 def test_only_a_worker_that_was_not_needed_is_recalled():
@@ -506,6 +534,7 @@ PHASES: dict[Phase, tuple[LifeInput, ...]] = {
     Phase.STARTING: (),
     Phase.READY: (LifeInput.HELLO,),
     Phase.RETIRING: (LifeInput.HELLO, LifeInput.RETIRE),
+    Phase.EMPTYING: (LifeInput.HELLO, LifeInput.RETIRE, LifeInput.SPENT),
     Phase.ENDING: (LifeInput.HELLO, LifeInput.KILL),
     Phase.REAPED: (LifeInput.HELLO, LifeInput.EXITED),
 }
@@ -532,7 +561,7 @@ def test_what_is_counted_follows_every_input(phase: Phase, given: LifeInput, sil
     for now_s in (0.0, limits.silence_report_s, limits.silence_kill_s, 1e6):
         before = counts(pool)
         assert before == counted_anew(pool)
-        never = given is LifeInput.DRAINED and life.phase is not Phase.RETIRING
+        never = life.phase not in MAY_COME.get(given, Phase)
         if life.id in pool.lives and not never:
             pool.step(life, given, now_s, arg)
         assert counts(pool) == counted_anew(pool)

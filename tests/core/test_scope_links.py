@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import messages, scope
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.messages import ResourceAnswer, ResourceIntended
 from trio_envserve.core.router_inputs import CloseAsked, Restored, Tick, WorkerBack
@@ -137,18 +137,6 @@ def test_worker_whose_cleaning_does_not_end_retires():
     assert pair.cleanings[-1][0] != worker
 
 
-def test_retiring_worker_ends_its_cleaning_first():
-    pair = Pair.asked(server={"recycle_executions": 1}, beats=True)
-    created(pair)
-    pair.resource_is(0, LEFT)
-    pair.end()
-    pair.advance(1.0)
-    assert pair.exits == []
-    pair.clean()
-    pair.advance(1.0)
-    assert pair.exits == [FIRST]
-
-
 LIMITS = {"drain_s": 60.0, "stop_s": 3.0, "cancel_kill_s": 90.0}
 
 
@@ -166,6 +154,34 @@ def test_server_that_closes_lets_what_it_destroys_end():
     assert not pair.draining()
     pair.advance(1.0)
     assert sorted(pair.exits) == [FIRST, OTHER]
+
+
+def test_worker_that_only_destroys_a_resource_kept_its_place_meanwhile():
+    pair = Pair.asked(server={"recycle_executions": 1})
+    created(pair)
+    pair.end()
+    pair.submit()
+    pair.advance(1.0)
+    assert [worker for worker, _ in pair.runs] == [b"w0-1", b"w0-2"]
+    assert pair.exits == []
+    pair.clean()
+    pair.advance(0.5)
+    assert pair.exits == [b"w0-1"]
+
+
+def test_worker_beside_its_place_destroys_what_nobody_else_can_in_a_server_that_closes():
+    pair = Pair.asked(server={"recycle_executions": 1, "drain_s": 100.0})
+    created(pair)
+    pair.auto_hello = False
+    pair.end()
+    pair.advance(0.5)
+    pair.clean("no answer")
+    pair.close()  # its successor, which starts, is killed
+    pair.advance(scope.PAUSE_S + 1.0)
+    assert [worker for worker, _ in pair.cleanings] == [b"w0-1"] * 2
+    pair.clean()
+    pair.advance(0.5)
+    assert (counts(pair), pair.exits) == ((0, 0, 0, 1), [b"w0-1"])
 
 
 def test_server_that_closes_waits_for_no_resource_once_no_worker_is_left():

@@ -39,6 +39,8 @@ BEYOND: dict[str, str] = {
         "environment code saves nothing here",
     ),
     "a-replacement-waits-for-the-dead": "slower, and every slowness is explored",
+    "a-worker-keeps-its-place-for-what-it-holds": "slower, and every slowness is explored",
+    "a-worker-that-runs-code-leaves-its-place": "one more worker costs nothing here",
     "a-stopping-server-starts-workers": "servers are killed here, and do not drain",
     "what-was-answered-is-never-given-back": "no key comes to its bound in bytes here",
     "sessions-have-no-share-of-their-own": "each client is alone at the bounds here",

@@ -56,6 +56,25 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
     assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
 
 
+async def test_client_that_takes_nothing_stopped_a_pool_whose_only_worker_was_to_be_replaced(judge):
+    limits: dict[str, Any] = {"kept_bytes": 2_500_000, "recycle_executions": 1}
+    async with serving(judge, **limits) as (server, calls), open_raw(server.address) as raw:
+        for n in range(3):
+            raw.transmit(n, asked(f"k{n}", value={"bytes": 1_000_000}))
+        await judge.wait_ended("k1")  # there is no room for it
+        holder = judge.pids("k1")
+        await until(lambda: [each.pid for each in in_phase(server, "emptying")] == holder)
+        for key in ("a", "b"):
+            await calls.value(calls.start(key))
+        assert [each.pid for each in in_phase(server, "emptying")] == holder
+        for n in range(3):
+            await raw.outcome(n)
+            raw.finish(n)
+        await until(lambda: not in_phase(server, "emptying"))
+        assert {death.lost for death in server.stats().deaths} == {0}
+    judge.assert_exactly_once("k0", "k1", "k2", "a", "b")
+
+
 async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, caplog):
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
     async with open_server(judge) as server:

@@ -6,7 +6,7 @@ the host's membership (:mod:`.host_pool`), and affects no other host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_letters, digits
 from typing import Any, NamedTuple, TypeAlias
 
@@ -135,14 +135,18 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
     return lives
 
 
-def in_places(lives: Iterable[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
+def in_places(lives: Sequence[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
     """Each surviving worker with its place on the host, and whether it is to end because no place
-    is left.  Workers with more executions come first; each keeps its place if that is free."""
-    free = set(range(count))
+    is left, or a later worker was started in its own: the last worker of each place keeps that if
+    it is free.  Workers with more executions come first.  ``lives``: in the order of their
+    starts."""
+    free, last = set(range(count)), {life.place: life.worker for life in lives}
     for life in sorted(lives, key=lambda life: -len(life.running)):
-        is_to_end = not free
-        place = life.place if life.place in free else min(free, default=0)
-        free.discard(place)
+        is_to_end = not free or last[life.place] != life.worker
+        place = min(life.place, count - 1)
+        if not is_to_end:
+            place = place if place in free else min(free)
+            free.discard(place)
         yield life, place, is_to_end
 
 

@@ -64,7 +64,7 @@ from .journal import Journal
 from .lease import EarlierEpochs, EpochWait, Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .messages import in_batches
-from .pool import LifeInput, Part, Phase, Pool, Slot
+from .pool import NO_PLACE, LifeInput, Part, Phase, Pool, Slot
 from .router_effects import (
     AskWorker,
     Kill,
@@ -203,7 +203,8 @@ class RemoteHost:
         if not life.hello:
             self.unready.add(life.worker)
         if is_to_end:
-            self.kill(life.worker, "its host has no slot for it")
+            if not life.hello:
+                self.kill(life.worker, NO_PLACE)
         elif slot.spare:
             pool.open(slot)
         return slot.index

@@ -6,8 +6,14 @@ A *slot* of the pool holds one worker; a *life* is one worker process.  A slot h
 that has not left it.  After a life has left its slot and a pause has passed, the next life starts
 there.  It never gets the work of the old one.
 
-A life goes ``STARTING -> READY -> (RETIRING ->) ENDING -> REAPED`` and is then forgotten.  It
-leaves its slot on the way to ENDING: so a process that takes long to die delays no successor.
+A life goes ``STARTING -> READY -> (RETIRING -> (EMPTYING ->)) ENDING -> REAPED`` and is then
+forgotten.  It leaves its slot on the way to EMPTYING or ENDING: so neither a process that takes
+long to die delays a successor, nor one that only holds outcomes that no client takes, or destroys
+resources.
+
+A slot has at most one EMPTYING life, since each is a process (G8); the next one to retire there
+waits for it.  One client cannot hold a slot up by that: it gets no work while an outcome of its own
+finds no room (:meth:`~.account.Accounts.may_run`), so it holds no second life of the slot.
 
 Every input to a life goes through :meth:`Pool.step`, which looks up :data:`TABLE`.  A cell is
 one short function: it changes the life and returns the effects.
@@ -42,8 +48,8 @@ looks at the waiting and running work (:class:`Need`):
   waiting requests: as many slots as were not needed in that time become spare.
 
 A worker in a spare slot gets no new work and ends when it has none.  If the slot is opened before
-that, the worker stays: that is quicker than a start, and the number of processes never exceeds the
-range.  No worker is killed to shrink.
+that, the worker stays: that is quicker than a start, and takes no further process.  No worker is
+killed to shrink.
 
 The slots of a host are one part.  While the host is not known to hear the router, its part does not
 grow, and its starting workers hold up no growth elsewhere.
@@ -70,6 +76,9 @@ from .worker_range import WorkerRange, most_of
 BROKEN_CHARACTERS = 4_000
 """Most characters of a traceback that clients are told; the log has all of it."""
 
+NO_PLACE = "its host has no place for it"
+"""Reason of the end of a worker that lives on at a host where another has its place."""
+
 NOT_NEEDED = "fewer workers are enough"
 """Reason of a retirement that :data:`LifeInput.RECALL` takes back; see :mod:`.pool`."""
 
@@ -80,6 +89,7 @@ class Phase(enum.Enum):
     STARTING = "starting"
     READY = "ready"
     RETIRING = "retiring"
+    EMPTYING = "emptying"
     ENDING = "ending"
     REAPED = "reaped"
 
@@ -94,6 +104,7 @@ class LifeInput(enum.Enum):
     HELD = "its interpreter is held"
     RETIRE = "the worker is to get no more work"
     RECALL = "the worker is to get work again: there is enough for it"
+    SPENT = "it runs no more code, and its slot is needed"
     DRAINED = "the worker has no more work and was told to exit"
     KILL = "the process must die"
     EXITED = "the process was reaped, or could not be started"
@@ -118,7 +129,8 @@ class Life:
     pid: int | None = None
     ready_s: float | None = None
     left_s: float = 0.0
-    """Moment at which it was last told to end or killed; from REAPED on, that of its reaping."""
+    """Moment at which it left its slot, or was last told to end or killed; from REAPED on, that of
+    its reaping."""
     silent: bool = False
     blocked: bool = False
     held: bool = False
@@ -154,7 +166,7 @@ class Life:
 
     @property
     def leaving(self) -> bool:
-        """Whether its slot is free for the next life."""
+        """Whether it was told to exit, is to be killed, or is dead."""
         return self.phase in (Phase.ENDING, Phase.REAPED)
 
     def counted_s(self, since_s: float, now_s: float) -> float:
@@ -238,6 +250,13 @@ def _recall(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEff
         return ()
     life.phase, life.why = Phase.READY, ""
     return (Report("info", f"worker {life.name} is needed again: it does not retire"),)
+
+
+def _empty(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    _leave(pool, life, Phase.EMPTYING, now_s, life.why, failed=False)
+    pool.slots[life.slot].emptying += 1
+    text = f"worker {life.name} leaves its place to the next one, and gives what it holds: "
+    return (Report("info", text + life.why),)
 
 
 def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
@@ -350,8 +369,11 @@ def _is_too_silent(pool: Pool, life: Life, now_s: float) -> bool:
 
 def _leave(pool: Pool, life: Life, phase: Phase, now_s: float, why: str, *, failed: bool) -> None:
     """Let a life leave its slot, which may start the next one after a pause."""
-    life.phase, life.left_s, life.why = phase, now_s, why
-    pool.vacate(life, now_s, failed=failed)
+    before, life.phase, life.left_s, life.why = life.phase, phase, now_s, why
+    if before is Phase.EMPTYING:
+        pool.slots[life.slot].emptying -= 1
+    else:
+        pool.vacate(life, now_s, failed=failed)
 
 
 def _killed(pool: Pool, life: Life, why: str) -> Sequence[PoolEffect]:
@@ -369,30 +391,29 @@ def _died(pool: Pool, life: Life, how: str) -> Sequence[PoolEffect]:
 P = Phase
 TABLE: dict[LifeInput, dict[Phase, Cell]] = {
     LifeInput.HELLO: {
-        P.STARTING: _ready, P.READY: _nothing, P.RETIRING: _nothing, P.ENDING: _nothing,
-        P.REAPED: _nothing,
+        P.STARTING: _ready, P.READY: _nothing, P.RETIRING: _nothing, P.EMPTYING: _nothing,
+        P.ENDING: _nothing, P.REAPED: _nothing,
     },
     LifeInput.HEARTBEAT: dict.fromkeys(Phase, _heard),
     LifeInput.HELD: dict.fromkeys(Phase, _held),
     LifeInput.RETIRE: {
-        P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.ENDING: _nothing,
-        P.REAPED: _nothing,
+        P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.EMPTYING: _nothing,
+        P.ENDING: _nothing, P.REAPED: _nothing,
     },
     LifeInput.RECALL: {**dict.fromkeys(Phase, _nothing), P.RETIRING: _recall},
-    LifeInput.DRAINED: {
-        P.STARTING: _never, P.READY: _never, P.RETIRING: _end, P.ENDING: _never, P.REAPED: _never,
-    },
+    LifeInput.SPENT: {**dict.fromkeys(Phase, _never), P.RETIRING: _empty},
+    LifeInput.DRAINED: {**dict.fromkeys(Phase, _never), P.RETIRING: _end, P.EMPTYING: _end},
     LifeInput.KILL: {
-        P.STARTING: _kill_unready, P.READY: _kill, P.RETIRING: _kill, P.ENDING: _kill_ending,
-        P.REAPED: _nothing,
+        P.STARTING: _kill_unready, P.READY: _kill, P.RETIRING: _kill, P.EMPTYING: _kill,
+        P.ENDING: _kill_ending, P.REAPED: _nothing,
     },
     LifeInput.EXITED: {
         P.STARTING: _died_unready, P.READY: _died_ready, P.RETIRING: _died_ready,
-        P.ENDING: _ended, P.REAPED: _nothing,
+        P.EMPTYING: _died_ready, P.ENDING: _ended, P.REAPED: _nothing,
     },
     LifeInput.TIME: {
-        P.STARTING: _time_starting, P.READY: _time, P.RETIRING: _time, P.ENDING: _time_ending,
-        P.REAPED: _time_reaped,
+        P.STARTING: _time_starting, P.READY: _time, P.RETIRING: _time, P.EMPTYING: _time,
+        P.ENDING: _time_ending, P.REAPED: _time_reaped,
     },
 }  # fmt: skip
 """The step of each input in each phase of a life."""
@@ -404,6 +425,8 @@ class Slot:
 
     index: int
     life: Life | None = None
+    emptying: int = 0
+    """Number of lives that have left it and are EMPTYING."""
     lives: int = 0
     """Number of lives that have started in it."""
     start_at_s: float = 0.0
@@ -614,13 +637,22 @@ class Pool:
         life = Life(back.worker, back.slot, back.incarnation, now_s, now_s, self._heartbeats)
         life.pid, life.held = back.pid or None, True
         life.host = self.slots[back.slot].host
-        if back.is_to_end:
-            life.phase, life.left_s, life.why = Phase.ENDING, now_s, "its host has no slot for it"
+        slot = self.slots[back.slot]
+        if not back.is_to_end:
+            slot.life = life
+            slot.lives += 1
+        elif back.hello:
+            life.phase, life.ready_s, life.left_s, life.why = Phase.EMPTYING, now_s, now_s, NO_PLACE
+            slot.emptying += 1
         else:
-            self.slots[back.slot].life = life
-            self.slots[back.slot].lives += 1
+            life.phase, life.left_s, life.why = Phase.ENDING, now_s, NO_PLACE
         self.lives[back.worker] = life
         return life
+
+    def needs_slot(self, life: Life) -> bool:
+        """Whether another life is to start in its slot as soon as it leaves, and it may."""
+        slot = self.slots[life.slot]
+        return slot.is_open and not slot.emptying and not self.stopping
 
     def stop(self) -> None:
         """Start no further lives."""

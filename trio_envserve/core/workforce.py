@@ -154,10 +154,14 @@ class Turnover:
         if most and worker.next_number >= most:
             why = f"it has run {worker.next_number} executions"
             effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
-        if life.phase is Phase.RETIRING and not worker.live and not self._cleans(worker):
+        if life.phase not in _DRAINING:
+            return effects
+        if not worker.live and not self._cleans(worker):
             effects.append(worker.tell(messages.Retire()))
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
+        elif life.phase is Phase.RETIRING and not worker.running and self._pool.needs_slot(life):
+            effects += self._pool.step(life, LifeInput.SPENT, now_s)
         return effects
 
     def _cleans(self, worker: Worker) -> bool:
@@ -246,6 +250,8 @@ def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
     return life.counted_s(max(stopped_s, worker.held_up_at), now_s)
 
 
+_DRAINING = (Phase.RETIRING, Phase.EMPTYING)
+"""Phases of a life that exits once it has nothing left."""
 DIFFERS = "it and this server disagree about its dispatches"
 """Beginning of the reason for which a worker is killed whose beat differs."""
 UNREAD_BEATS = 600
@@ -506,7 +512,7 @@ class Workforce:
 
     def clean(self, now_s: float) -> None:
         """Give resources without a holder to workers that are well."""
-        may_clean = (Phase.READY, Phase.RETIRING) if self.turnover.waits else (Phase.READY,)
+        may_clean = (Phase.READY, *_DRAINING) if self.turnover.waits else (Phase.READY,)
         well = (
             worker for worker in self.workers.values()
             if self.pool.is_well(life := self.pool.lives[worker.id]) and life.phase in may_clean

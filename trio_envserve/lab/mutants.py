@@ -45,7 +45,7 @@ from ..core.scope import OpenResources, Resources
 from ..core.sessions import Session, Sessions
 from ..core.work import Ended, WorkInput, Works, WorkState
 from ..core.worker import WorkerCore
-from ..core.workforce import ExecutionEnded, Workforce
+from ..core.workforce import ExecutionEnded, Turnover, Workforce
 from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
 from ..worker import guard
 from .simulation.plan import ANY, FaultKind
@@ -423,6 +423,12 @@ WORKERS.table(
     ("a-pool-grows-beyond-its-most", "G8", (FaultKind.ELASTIC,),
      "A worker that drains does not count, and another one begins beside it.",
      text(Pool.spare, "slot.pause_s = 0.0", "slot.pause_s, slot.life = 0.0, None")),
+    ("a-worker-keeps-its-place-for-what-it-holds", "G9", (FaultKind.TINY_BOUNDS,),
+     "A drained worker is replaced once its clients have taken all that it holds.",
+     text(Turnover._check, "self._pool.needs_slot(life)", "False")),
+    ("a-worker-that-runs-code-leaves-its-place", "G8", (),
+     "A worker that drains is replaced before it has run what it runs.",
+     text(Turnover._check, "not worker.running", "True")),
     ("a-malformed-worker-is-kept", "G7 G8 G9", (FaultKind.JUNK,),
      "Malformed messages of a worker are counted and ignored, and it goes on getting work.",
      named(Workforce, "_distrust", lambda self, life, why, now_s: None)),

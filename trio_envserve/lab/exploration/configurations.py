@@ -224,7 +224,7 @@ TABLE: tuple[Configuration, ...] = (
         cancels=1, crashes=1,
     ),
     Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
-    Configuration(name="recycle", requests=2, recycle=1),
+    Configuration(name="recycle", requests=2, kept_bytes=1, announce=1, recycle=1),
     Configuration(name="forged", requests=2, capacity=1, forgeries=1),
     Configuration(name="twins", clients=2, workers=2, capacity=1, cuts=1),
     Configuration(name="allowed", crashes=2, leases=1, consent=True),

@@ -1302,10 +1302,12 @@ class SimServer(SimProcess):
         declared = hello.rerun if isinstance(hello, messages.WorkerHello) else None
         facts = back.incarnation, bool(back.hello), declared
         self.world.happened("back", name, "", self.name, *facts)
+        life = self.router.pool.lives[back.worker]
+        if life.leaving:  # its host was told so as it came back
+            self.world.happened("kills", self.name, "", name, life.why)
+        elif back.is_to_end:
+            self.world.happened("is", name, "", {"displaced": True})
         self.world.happened("spawned", self.name, "", name, back.slot, back.incarnation)
-        if back.is_to_end:  # its host was told so as it came back
-            why = self.router.pool.lives[back.worker].why
-            self.world.happened("kills", self.name, "", name, why)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life, through the worker's own pipe."""

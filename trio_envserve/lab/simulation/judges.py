@@ -87,6 +87,12 @@ class Observed:
     """Time at which its router first had its hello, which is a sign of life, too."""
     told_to_stop: set[int] = dataclasses.field(default_factory=set)
     """Dispatches that are to stop, of which the router has not heard the end."""
+    sent: int = 0
+    """Number of dispatches to it."""
+    unreported: set[int] = dataclasses.field(default_factory=set)
+    """Those of them of which the router has neither the outcome nor its size."""
+    displaced: bool = False
+    """Whether another worker has its place, and it gives the outcomes that it holds."""
     # Of a server.
     epoch: bytes = b""
     locked: bool = False
@@ -519,6 +525,7 @@ class Wires(Book):
         worker.server, worker.known_s, worker.told_to_stop = server, None, set()
         worker.reaped = False  # its new server does not know
         self.leaving.discard(worker)
+        worker.displaced = False
         if self.plan.has(FaultKind.JOURNAL):
             for execution in self.by_dispatch.values():
                 if execution.worker is worker and label_of(execution.key):
@@ -578,6 +585,9 @@ class HealthJudge(Wires):
             worker.known_s = self.now_s
         elif isinstance(message, messages.Stop):
             worker.told_to_stop.update(Ranges.from_flat(message.numbers))
+        elif isinstance(message, messages.Dispatch):
+            worker.sent += 1
+            worker.unreported.add(message.number)
 
     def reported(self, worker: Observed, message: messages.Message) -> None:
         """A server has a message of its worker: what does it know, and what has ended?"""
@@ -586,6 +596,7 @@ class HealthJudge(Wires):
                 worker.known_s = self.now_s
         elif isinstance(message, messages.WorkerOutcome | messages.Announced):
             worker.told_to_stop.discard(message.number)
+            worker.unreported.discard(message.number)
 
     def status_told(self, server: Observed, status: dict[str, Any]) -> None:
         """Judge what a server says of itself: is it ready while nobody could work?"""
@@ -609,9 +620,15 @@ class HealthJudge(Wires):
             )
 
     def pool_seen(self, server: Observed) -> None:
-        """Judge that a worker that ends is replaced soon, however long its process takes to end."""
+        """Judge that a worker that ends is replaced soon, however long its process takes to end,
+        or its clients to take the outcomes that it holds."""
         now_s = self.now_s
-        taken = {w.slot for w in server.workers.values() if w not in self.leaving}
+        there = [w for w in server.workers.values() if w not in self.leaving]
+        displaced = {w.slot for w in there if w.displaced}
+        taken = {
+            w.slot for w in there
+            if not w.displaced and (w.slot in displaced or not self._is_spent(w))
+        }  # fmt: skip
         idle = server in self.draining or not server.locked
         if idle or server.moved_s(now_s) < SETTLE_S:
             server.empty_since_s.clear()
@@ -630,13 +647,29 @@ class HealthJudge(Wires):
             text = f"{server.name} keeps {workers} workers of at least {least}"
             self.violation("G9", text)
 
+    def _is_spent(self, worker: Observed) -> bool:
+        """Whether a worker may start no more executions, and runs none as far as its server
+        knows."""
+        most = self.plan.server.recycle_executions
+        return most is not None and worker.sent >= most and not worker.unreported
+
     def spawned(self, server: Observed, worker: Observed, slot: int) -> None:
-        """There is one more worker: may there be, and is there a reason?"""
+        """There is one more worker: may there be, is there a reason, and does nothing run in its
+        place?"""
+        if not worker.displaced and worker not in self.leaving:
+            for other in server.workers.values():
+                if other.slot == slot and other not in self.leaving:
+                    other.displaced = True
+                    if any(e.worker is other and e.live() for e in self.by_dispatch.values()):
+                        text = f"{other.name} runs code, and another worker gets its place"
+                        self.violation("G8", text)
         server.workers[worker.name] = worker
         worker.slot = slot
         if not self.plan.most_workers:
             return
-        workers = sum(worker not in self.leaving for worker in server.workers.values())
+        workers = sum(
+            each not in self.leaving and not each.displaced for each in server.workers.values()
+        )
         before = max(server.most_workers, self.plan.workers)
         server.most_workers = max(before, workers)
         if workers > self.plan.most_workers:
