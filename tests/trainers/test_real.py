@@ -58,8 +58,18 @@ def run(trainer: str, program: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_verl_takes_the_outputs_and_has_the_advantages_of_rollouts(address: str):
-    found = run("verl", "verl_program.py", address)
+@pytest.fixture(scope="module")
+def verl(address: str) -> dict[str, Any]:
+    return run("verl", "verl_program.py", address)
+
+
+@pytest.fixture(scope="module")
+def skyrl(address: str) -> dict[str, Any]:
+    return run("skyrl", "skyrl_program.py", address)
+
+
+def test_verl_takes_the_outputs_and_has_the_advantages_of_rollouts(verl: dict[str, Any]):
+    found = verl
     by_rollout: dict[str, set[float]] = {}
     for key, advantages in found["advantages"].items():
         by_rollout.setdefault(key.rpartition("_")[0], set()).update(map(float, advantages))
@@ -73,12 +83,27 @@ def test_verl_takes_the_outputs_and_has_the_advantages_of_rollouts(address: str)
     assert found["engine"] == {
         "model": "http://10.0.0.1:8001/v1",
         "model_name": "tiny/model",
-        "sampling": {"return_token_ids": True, "logprobs": True},
+        "sampling": {
+            "return_token_ids": True,
+            "logprobs": True,
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
     }
 
 
-def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(address: str):
-    found = run("skyrl", "skyrl_program.py", address)
+def test_turns_of_verls_adapter_were_sampled_from_the_weights_below_it(verl: dict[str, Any]):
+    refused = "the adapter that is trained: set actor_rollout_ref.model.lora.merge=true"
+    said = verl["adapters"]
+    for form in ("flat", "nested"):
+        assert refused in said.pop(f"{form} vllm")
+        assert said.pop(f"{form} sglang") == "verl's"
+    assert set(said.values()) == {None}
+
+
+def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(
+    skyrl: dict[str, Any], address: str
+):
+    found = skyrl
     assert found["advantages"] == pytest.approx({**EXPECTED, "lost_0": 0.0}, abs=1e-6)
     assert (found["rows"], found["joined"], found["logprobs"]) == (19, True, [True, False])
     assert found["metrics"] == {

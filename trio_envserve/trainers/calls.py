@@ -107,16 +107,18 @@ class CallSettings:
             raise ConfigError(f"{where}: unknown settings {unknown}; known are {known}")
         return cls(**{name: plain(value) for name, value in settings.items()})
 
-    def at_engine(self, kind: str, url: str, name: str) -> CallSettings:
+    def at_engine(self, kind: str, url: str, name: str, **fields: Any) -> CallSettings:
         """The settings by which turns go to the trainer's own engine, unless another endpoint is
-        set."""
+        set.  ``fields`` are those of a chat completion that the trainer's configuration says;
+        empty ones are left out."""
         if self.model:
             return self
+        said = {field: plain(value) for field, value in fields.items() if value}
         return dataclasses.replace(
             self,
             model=f"{url.rstrip('/')}/v1",
             model_name=self.model_name or name,
-            sampling={**TOKENS_AND_LOGPROBS[kind], **self.sampling},
+            sampling={**TOKENS_AND_LOGPROBS[kind], **said, **self.sampling},
         )
 
     def server(self) -> str:

@@ -35,6 +35,9 @@ from ..core.errors import ConfigError
 from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of, plain
 from .forms import verl_outputs
 
+_SGLANG_ADAPTER = "verl_actor_lora_name"
+"""The name of the adapter that is trained, at verl's SGLang servers."""
+
 _VERLS_OWN = {"name", "tools", *inspect.signature(AgentLoopBase.__init__).parameters}
 """Arguments that are no settings of ours."""
 
@@ -91,11 +94,29 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
                 f"verl's engine {kind!r} has no chat completions with token ids: use "
                 f"{' or '.join(TOKENS_AND_LOGPROBS)}, or give the setting model"
             )
+        adapter = self._adapter(kind)
         server, _ = await engines._acquire_server(rollout)
         try:
-            yield settings.at_engine(kind, f"http://{server}", self._served_name())
+            yield settings.at_engine(
+                kind, f"http://{server}", self._served_name(),
+                lora_path=adapter, chat_template_kwargs=self.apply_chat_template_kwargs,
+            )  # fmt: skip
         finally:
             engines._release_server(server, request_id=rollout)
+
+    def _adapter(self, kind: str) -> str | None:
+        """The name of the adapter that is trained, which verl's own client gives with each request;
+        None without one."""
+        model = self.config.actor_rollout_ref.model
+        lora = model.get("lora") or {}
+        if not (model.get("lora_rank") or lora.get("rank")) or lora.get("merge"):
+            return None
+        if kind != "sglang":
+            raise ConfigError(
+                "verl's vLLM answers chat completions with the weights below the adapter that is "
+                "trained: set actor_rollout_ref.model.lora.merge=true"
+            )
+        return _SGLANG_ADAPTER
 
     def _served_name(self) -> str:
         """The model's name at verl's engines."""

@@ -6,6 +6,7 @@ Run by the interpreter of an environment with verl; prints what came of each gro
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 from typing import Any
@@ -154,14 +155,36 @@ class Balancer:
     release_server = _Method(None)
 
 
-async def engine() -> dict[str, Any]:
+async def engine(kind: str = "vllm", **model: Any) -> dict[str, Any]:
     """The endpoint of a rollout without the setting ``model``."""
     given = config()
-    given.actor_rollout_ref.model = {"path": "tiny/model"}
+    given.actor_rollout_ref.rollout.name = kind
+    given.actor_rollout_ref.model = {"path": "tiny/model", **model}
+    given.data.apply_chat_template_kwargs = {"enable_thinking": False}
     loop = loop_of("tcp://127.0.0.1:1", model="", config=given)
     loop.server_manager = LLMServerClient(given, load_balancer_handle=Balancer())
     async with loop._engine("mixed/0") as settings:
         return {name: getattr(settings, name) for name in ("model", "model_name", "sampling")}
+
+
+async def adapters() -> dict[str, Any]:
+    """The adapter that each kind of engine is asked with, or what is said."""
+    from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
+
+    found: dict[str, Any] = {}
+    given: list[tuple[str, dict[str, Any]]] = [
+        ("none", {"lora_rank": 0, "lora": {"type": "lora"}}),
+        ("merged", {"lora_rank": 8, "lora": {"merge": True}}),
+        ("flat", {"lora_rank": 8, "lora": {}}),
+        ("nested", {"lora_rank": 0, "lora": {"rank": 8}}),
+    ]
+    for (name, model), kind in itertools.product(given, ("vllm", "sglang")):
+        try:
+            path = (await engine(kind, **model))["sampling"].get("lora_path")
+        except ValueError as error:
+            path = str(error)
+        found[f"{name} {kind}"] = "verl's" if path == SGLANG_LORA_NAME else path
+    return found
 
 
 async def main(address: str, batch: Any) -> None:
@@ -173,6 +196,7 @@ async def main(address: str, batch: Any) -> None:
     assert all("rollout_log_probs" not in fields for fields, _ in plain.values())
     made = {"advantages": advantages(stored), "refused": await older_trainer(address)}
     made["engine"] = await engine()
+    made["adapters"] = await adapters()
     print("RESULT " + json.dumps(made))
 
 
