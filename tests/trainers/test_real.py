@@ -100,6 +100,13 @@ def test_turns_of_verls_adapter_were_sampled_from_the_weights_below_it(verl: dic
     assert set(said.values()) == {None}
 
 
+def test_group_without_rollouts_ended_a_training_that_filters_groups(verl: dict[str, Any]):
+    assert verl["filtered"] == {
+        "ReplayBuffer": ["differing", "lost", "partly"],
+        "ReplayBufferAsync": ["differing"],
+    }
+
+
 def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(
     skyrl: dict[str, Any], address: str
 ):

@@ -11,8 +11,11 @@ Theory of operation
 verl makes the loop's object anew for each rollout and calls ``run`` once.  Its trainer of
 version 1 (``trainer.use_v1``, the default) takes a list of outputs from it, one for each
 segment: it computes GRPO's baseline from the last output of each rollout, gives the others
-that advantage, and leaves out a rollout without outputs.  Its older trainer, which verl is
-about to remove, has no form for several segments, or for a rollout that failed: it is refused.
+that advantage, and leaves out a rollout without outputs.  Its filter of groups
+(``algorithm.filter_groups``) ends the training if a group has finished without any, but not if
+a rollout of it has raised, so there a rollout that is left out raises.  Its older trainer, which
+verl is about to remove, has no form for several segments, or for a rollout that failed: it is
+refused.
 
 Importing this module imports verl.
 """
@@ -25,6 +28,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
     AgentLoopMetrics,
@@ -77,9 +81,12 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
             )
         # Of a balanced step the version that was asked for, if the engine says none.
         step = row.get("global_steps")
+        outputs = verl_outputs(read, step=step if isinstance(step, int) else -1)
+        if not outputs and OmegaConf.select(self.config, "algorithm.filter_groups.enable"):
+            raise RuntimeError(f"rollout {rollout} is left out: {read.masked}")
         return [
             AgentLoopOutput(**{**fields, "metrics": AgentLoopMetrics(**fields["metrics"])})
-            for fields in verl_outputs(read, step=step if isinstance(step, int) else -1)
+            for fields in outputs
         ]
 
     @asynccontextmanager

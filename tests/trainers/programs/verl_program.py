@@ -19,7 +19,7 @@ from verl import DataProto
 from verl.experimental.agent_loop import agent_loop
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
 from verl.trainer.ppo.core_algos import AdvantageEstimator
-from verl.trainer.ppo.v1 import agent_loop_tq
+from verl.trainer.ppo.v1 import agent_loop_tq, replay_buffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -128,6 +128,48 @@ def advantages(stored: dict[str, Any]) -> dict[str, list[float]]:
     return {key: row.tolist() for key, row in zip(keys, data.batch["advantages"], strict=True)}
 
 
+async def filtered(address: str, cases: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The groups that verl's filter of groups keeps, by what became of their rollouts."""
+    given = config()
+    given.algorithm = {"filter_groups": {"enable": True, "metric": "reward"}}
+    stored: dict[str, dict[str, Any]] = {}
+    rewards: dict[str, Any] = {}
+
+    async def put(*, key: str, tag: dict[str, Any], partition_id: str) -> None:
+        stored[key] = {"is_prompt": True, "global_steps": 5, **tag}
+
+    async def put_all(*, keys: Any, fields: Any, tags: Any, partition_id: str) -> None:
+        stored.update(zip(keys, tags, strict=True))
+        rewards.update(zip(keys, fields["rm_scores"], strict=True))
+
+    worker = worker_of(WORKER_TQ)
+
+    async def run_agent_loop(sampling_params: Any, *, session_id: int, **row: Any) -> None:
+        case = cases[row["uid"]][session_id]
+        made = row_of(row["uid"], session_id, case) | {"session_id": session_id}
+        outputs = await loop_of(address, config=given).run({"logprobs": True}, **made)
+        await worker._agent_loop_postprocess(outputs, False, **made)
+
+    worker.config, worker._run_agent_loop = given, run_agent_loop
+    queue = agent_loop_tq.tq
+    queue.async_kv_put, queue.async_kv_batch_put = put, put_all
+    for uid, each in cases.items():
+        given.actor_rollout_ref.rollout.n = len(each)
+        await worker._run_prompt({"uid": uid}, {}, {"validate": False})
+    queue.kv_list = lambda: {"train": stored}
+    queue.kv_batch_get = lambda *, keys, **_: {"rm_scores": [rewards[key] for key in keys]}
+    found = {}
+    for kind in (replay_buffer.ReplayBuffer, replay_buffer.ReplayBufferAsync):
+        buffer = kind(
+            "any", given, None, "drop", {}, refill_fn=len, filter_groups_metric="reward",
+            train_batch_size=1, gen_batch_size=1,
+        )  # fmt: skip
+        buffer._sync_metadata_from_transfer_queue()
+        reasons = buffer._terminal_eviction_reasons(5, "train")
+        found[kind.__name__] = sorted(buffer._sampleable_terminal_keys("train", reasons))
+    return found
+
+
 async def older_trainer(address: str) -> str:
     """What verl's older trainer is told, whose worker gives no ``session_id``."""
     try:
@@ -197,6 +239,15 @@ async def main(address: str, batch: Any) -> None:
     made = {"advantages": advantages(stored), "refused": await older_trainer(address)}
     made["engine"] = await engine()
     made["adapters"] = await adapters()
+    made["filtered"] = await filtered(
+        address,
+        {
+            "differing": ["good", "bad"],
+            "equal": ["good", "good"],
+            "partly": ["good", "bad", "failed"],
+            "lost": ["failed", "lost"],
+        },
+    )
     print("RESULT " + json.dumps(made))
 
 
