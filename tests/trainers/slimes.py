@@ -32,6 +32,8 @@ class Sample:
     weight_versions: list[str] = dataclasses.field(default_factory=list)
     rollout_log_probs: Any = None
     rollout_top_p_token_ids: Any = None
+    multimodal_inputs: Any = None
+    adapter: Any = None
     remove_sample: bool = False
     status: Status = Status.PENDING
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -48,6 +50,7 @@ def arguments(**more: Any) -> argparse.Namespace:
             "grpo_std_normalization": True,
             "rollout_top_p": 1.0,
             "use_rollout_routing_replay": False,
+            "apply_chat_template": False,
             "reward_key": None,
         }
         | more

@@ -89,6 +89,7 @@ def test_environment_is_asked_with_the_row_and_the_sampling_parameters(address: 
     [
         ({"rollout_top_p": 0.9}, "give --rollout-top-p 1.0"),
         ({"use_rollout_routing_replay": True}, "no --use-rollout-routing-replay"),
+        ({"use_rollout_indexer_replay": True}, "no --use-rollout-indexer-replay"),
         (
             {"trio_envserve_adress": "tcp://x:1"},
             "unknown settings ['adress']; known are ['address'",
@@ -106,6 +107,36 @@ def test_setting_that_cannot_be_heeded_is_refused_in_words(
     with pytest.raises(ConfigError) as caught:
         asyncio.run(slime.generate(args, Sample(index=0, metadata={"case": "good"}), {}))
     assert said in str(caught.value)
+
+
+def test_prompt_of_a_chat_template_was_put_into_the_template_once_more(address: str):
+    async def run(**more: Any) -> None:
+        row = {"case": "good", "row": {"case": "good"}}
+        sample = Sample(index=0, prompt="<|im_start|>user", metadata=row)
+        await slime.generate(asked_at(address, apply_chat_template=True, **more), sample, {})
+
+    with pytest.raises(ConfigError, match="no --apply-chat-template"):
+        asyncio.run(run())
+    asyncio.run(run(trio_envserve_input="metadata.row"))  # which has no such prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"multimodal_inputs": {"images": [b"..."], "videos": None}}, "no --multimodal-keys"),
+        ({"adapter": "one of several"}, "no --multi-lora-n-adapters"),
+    ],
+)
+def test_sample_was_trained_without_what_the_trainer_gave_with_it(
+    address: str, fields: dict[str, Any], said: str
+):
+    async def run(fields: dict[str, Any]) -> None:
+        sample = Sample(index=0, metadata={"case": "good"}, **fields)
+        await slime.generate(asked_at(address), sample, {})
+
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(run(fields))
+    asyncio.run(run({"multimodal_inputs": {"images": None}}))  # as of text beside a processor
 
 
 def test_endpoint_that_gives_no_tokens_is_an_error_once_it_is_sure(
@@ -154,3 +185,21 @@ def test_turns_go_to_the_router_of_the_trainer():
         "logprobs": False,
     }
     assert slime._settings(arguments(**router, trio_envserve_model="mine")).model == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"lora_rank": 8}, True),
+        ({"lora_rank": 0, "lora_adapter_path": "folder"}, True),
+        ({"lora_rank": 8, "lora_train_only": True}, False),
+        ({"lora_rank": 0, "lora_adapter_path": None}, False),
+        ({}, False),
+    ],
+)
+def test_turns_of_an_adapter_were_sampled_from_the_weights_below_it(
+    given: dict[str, Any], asked: bool
+):
+    router = {"sglang_router_ip": "10.0.0.1", "sglang_router_port": 30000, "hf_checkpoint": "m"}
+    settings = slime._settings(arguments(**router, **given))
+    assert settings.sampling.get("lora_path") == ("miles_lora" if asked else None)

@@ -35,6 +35,9 @@ SCALED = ("grpo", "gspo", "cispo")
 CENTRED = (*SCALED, "reinforce_plus_plus_baseline")
 """The estimators whose rewards are less their mean."""
 
+ADAPTER = "miles_lora"
+"""The name of the adapter that is trained, at the engines of miles."""
+
 
 async def generate(
     args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
@@ -47,7 +50,7 @@ async def generate(
     """
     settings = _settings(args)
     if not evaluation:
-        _check(args, sample)
+        _check(args, sample, settings)
     label = {} if sample.label is None else {"label": sample.label}
     row = {"prompt": sample.prompt, "metadata": {**label, **(sample.metadata or {})}}
     read = await ask_rollout(
@@ -96,11 +99,26 @@ def _settings(args: Any) -> CallSettings:
     if not host:
         return settings
     url = f"http://{host}:{args.sglang_router_port}"
-    return settings.at_engine("sglang", url, args.hf_checkpoint)
+    trained = getattr(args, "lora_rank", 0) or getattr(args, "lora_adapter_path", None)
+    adapter = ADAPTER if trained and not getattr(args, "lora_train_only", False) else None
+    return settings.at_engine("sglang", url, args.hf_checkpoint, lora_path=adapter)
 
 
-def _check(args: Any, sample: Any) -> None:
-    """Raise ConfigError for what the trainer would miss in every sample."""
+def _check(args: Any, sample: Any, settings: CallSettings) -> None:
+    """Raise ConfigError for what the trainer would miss in every sample, or not mean."""
+    if isinstance(sample.prompt, str) and args.apply_chat_template and not settings.input:
+        raise ConfigError(
+            "the prompt is the text of a chat template, which the engine would put into the "
+            "template once more: no --apply-chat-template"
+        )
+    pictures = getattr(sample, "multimodal_inputs", None) or {}
+    if any(each is not None for each in pictures.values()):
+        raise ConfigError(
+            "chat completions do not say the pixels that belong to their tokens: "
+            "no --multimodal-keys"
+        )
+    if getattr(sample, "adapter", None) is not None:
+        raise ConfigError("one adapter is asked for all samples: no --multi-lora-n-adapters")
     if hasattr(sample, "rollout_top_p_token_ids") and getattr(args, "rollout_top_p", 1.0) != 1.0:
         raise ConfigError(
             "slime replays the tokens that top-p kept, which chat completions do not say: "
@@ -108,6 +126,8 @@ def _check(args: Any, sample: Any) -> None:
         )
     if getattr(args, "use_rollout_routing_replay", False):
         raise ConfigError("chat completions say no routed experts: no --use-rollout-routing-replay")
+    if getattr(args, "use_rollout_indexer_replay", False):
+        raise ConfigError("chat completions say no indexer: no --use-rollout-indexer-replay")
 
 
 def _copied(sample: Any, fields: Mapping[str, Any]) -> Any:

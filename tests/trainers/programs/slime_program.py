@@ -13,6 +13,8 @@ import json
 import sys
 from typing import Any
 
+from trio_envserve.trainers.slime import _settings
+
 trainer, address, batch = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
 ARGS = argparse.Namespace(
@@ -23,6 +25,7 @@ ARGS = argparse.Namespace(
     n_samples_per_prompt=4,
     rollout_batch_size=len(batch),
     rollout_top_p=1.0,
+    apply_chat_template=False,
     use_dynamic_global_batch_size=False,
     disable_rollout_trim_samples=False,
     global_batch_size=4 * len(batch),
@@ -97,8 +100,15 @@ async def miles() -> tuple[Any, list[Any]]:
     """Then its checks, and its conversion with its own loader."""
     from miles.ray.rollout.rollout_data_conversion import postprocess_rollout_data
     from miles.ray.rollout.train_data_conversion import convert_samples_to_train_data
+    from miles.utils.lora import LORA_ADAPTER_NAME, lora_rollout_enabled
     from miles.utils.misc import load_function
     from miles.utils.types import Sample
+
+    router = {"sglang_router_ip": "10.0.0.1", "sglang_router_port": 1, "hf_checkpoint": "m"}
+    for rank, only in itertools.product((0, 8), (False, True)):
+        given = argparse.Namespace(**router, lora_rank=rank, lora_train_only=only)
+        name = LORA_ADAPTER_NAME if lora_rollout_enabled(given) else None
+        assert _settings(given).sampling.get("lora_path") == name
 
     asked = miles_generate()
     data = [
