@@ -28,7 +28,7 @@ def configuration(**args: Any) -> Any:
     given = {
         "temperature": 0.8, "max_completion_length": 64, "top_p": 1.0, "top_k": 0, "min_p": None,
         "repetition_penalty": 1.0, "seed": 42, "num_generations": 4, "max_inflight_tasks": -1,
-        "queue_maxsize": 1024,
+        "queue_maxsize": 1024, "chat_template_kwargs": None,
     }  # fmt: skip
     return SimpleNamespace(**{**given, **args})
 
@@ -129,6 +129,14 @@ def test_rollout_func_asks_with_the_trainer_s_sampling():
     evaluating.model.training = False
     func([PROMPT], evaluating)
     assert client.options["key"] == "run-1/eval-5.0-0"
+
+
+def test_arguments_of_the_chat_template_were_asked_for_and_not_given():
+    """A trainer of a model that is not to think had rollouts of one that thinks."""
+    client = Client([made.answered()])
+    func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy")
+    func([PROMPT], trainer(chat_template_kwargs={"enable_thinking": False}))
+    assert client.options["sampling_args"]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_input_is_the_prompt_and_may_be_made_of_it():

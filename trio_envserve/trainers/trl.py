@@ -341,8 +341,12 @@ def _asked(options: CallOptions, args: Any, part: str) -> dict[str, Any]:
     # A trainer's seed is its own: with it, the members of a group would be one and the same.
     named = {name: getattr(args, name, None) for name in SAMPLING if name != "seed"}
     named |= getattr(args, "generation_kwargs", None) or {}
+    template = args.chat_template_kwargs
+    said = {"chat_template_kwargs": template} if template else {}
     asked: dict[str, Any] = {**options}
-    asked["sampling_args"] = {**sampling_args(named), **(options.get("sampling_args") or {})}
+    asked["sampling_args"] = {
+        **sampling_args(named), **said, **(options.get("sampling_args") or {}),
+    }  # fmt: skip
     if options.get("key"):
         asked["key"] = f"{options['key']}/{part}"
     return asked
