@@ -333,7 +333,7 @@ TRAINERS = {
     "verl": "verl==0.9.1 TransferQueue>=0.1.10 cachetools uvicorn fastapi",
     "skyrl": "skyrl==0.3.0 skyrl-gym ray omegaconf loguru aiohttp torchdata jaxtyping",
 }
-"""The packages of the trainers, and what they import without saying so."""
+"""The packages of the trainers, and what they import without saying so.  SkyRL 0.4 needs 3.12."""
 TRAINERS_SOURCE = {
     "slime": ("https://github.com/THUDM/slime", "624b824a898ab0ec1fcb4d373004c7f3852bf515"),
     "miles": ("https://github.com/radixark/miles", "31f1ca961a94cb860cec3b2dea34ec332bfa8f76"),

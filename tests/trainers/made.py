@@ -93,6 +93,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     "no-prompt": without_prompt,
     "nan": with_nan,
     "cut": lambda: answered(0.0, stop="length"),
+    "cut-good": lambda: answered(1.0, stop="length"),
 }
 
 BATCH: dict[str, list[str]] = {

@@ -33,8 +33,8 @@ SKYRL_OUTPUT: Mapping[str, type] = {
     "prompt_token_ids": list, "response_ids": list, "rewards": list, "loss_masks": list,
     "stop_reasons": list, "rollout_metrics": dict, "trajectory_ids": list, "is_last_step": list,
 }  # fmt: skip
-"""The keys of a ``GeneratorOutput`` of SkyRL 0.3.0 in step-wise training, each but the metrics
-with one item for each sample; ``rollout_logprobs`` is one of these, or None."""
+"""The keys of a ``GeneratorOutput`` of SkyRL 0.3 and 0.4 in step-wise training, each but the
+metrics with one item for each sample; ``rollout_logprobs`` is one of these, or None."""
 
 TRL_ROW: Mapping[str, type] = {
     "prompt_ids": list, "completion_ids": list, "logprobs": list, "env_mask": list,

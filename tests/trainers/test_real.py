@@ -119,9 +119,22 @@ def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(
         "trio_envserve/masked_segments": 4,
     }
     assert "set generator.step_wise_trajectories=true" in found["refused"]
-    assert found["engine"] == ["http://10.0.0.1:8080/v1", "tiny/model"]
+    assert found["engine"] == ["http://10.0.0.1:8080/v1", "tiny/model", {"enable_thinking": False}]
     settings = {"address": address, "timeout_s": 600, "sampling": {"top_p": 0.9}}
     assert found["command"] == [True, settings]
+
+
+def test_cut_rollouts_were_trained_on_though_skyrl_was_told_to_filter_them(skyrl: dict[str, Any]):
+    assert skyrl["cut"] == {
+        "": [[[1, 1, 0], [1, 1, 0]], [1.0, 1.0]],
+        "apply_overlong_filtering": [[[0, 0, 0], [1, 1, 0]], [1.0, 1.0]],
+        "zero_reward_on_non_stop": [[[1, 1, 0], [1, 1, 0]], [0.0, 1.0]],
+    }
+
+
+def test_rows_lacked_what_skyrl_was_told_to_replay(skyrl: dict[str, Any]):
+    for name, said in skyrl["replayed"].items():
+        assert f"{name}=false" in said
 
 
 @pytest.mark.parametrize("trainer", ["slime", "miles"])

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput, TrajectoryID
+from skyrl.train.generators.utils import apply_overlong_filtering
 
 from ..core.errors import ConfigError
 from .calls import CallSettings, ask_rollout, input_of
@@ -43,11 +44,26 @@ class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own 
                 "a rollout may have several segments, and one that failed is left out, which "
                 "SkyRL takes in step-wise training only: set generator.step_wise_trajectories=true"
             )
+        engine = generator_cfg.inference_engine
+        for replayed in ("enable_return_routed_experts", "enable_return_sample_support_set"):
+            # The second one is new in SkyRL 0.4.
+            if getattr(engine, replayed, False):
+                raise ConfigError(
+                    "chat completions do not say what SkyRL would replay: set "
+                    f"generator.inference_engine.{replayed}=false"
+                )
+        if generator_cfg.vision_language_generator:
+            raise ConfigError(
+                "chat completions do not say the pixels that belong to their tokens: set "
+                "generator.vision_language_generator=false"
+            )
+        self._config = generator_cfg
         self._settings = CallSettings.of(settings, where="SkyRL's generator")
 
     def use_engine(self, url: str, name: str) -> None:
         """Send turns to SkyRL's own router of vLLM engines, unless the settings name a model."""
-        self._settings = self._settings.at_engine("vllm", url, name)
+        asked = self._config.chat_template_kwargs
+        self._settings = self._settings.at_engine("vllm", url, name, chat_template_kwargs=asked)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> GeneratorOutput:
         """The rows of a batch, in the order of its prompts."""
@@ -73,6 +89,13 @@ class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own 
                 for prompt, extra, each in zip(prompts, extras, ids, strict=True)
             ]
         output: GeneratorOutput = skyrl_output([task.result() for task in asked], ids)
+        # SkyRL leaves these two to its generators.
+        reasons = output["stop_reasons"]
+        if self._config.apply_overlong_filtering:
+            output["loss_masks"] = apply_overlong_filtering(output["loss_masks"], reasons)
+        if self._config.zero_reward_on_non_stop:
+            pairs = zip(output["rewards"], reasons, strict=True)
+            output["rewards"] = [number if reason == "stop" else 0.0 for number, reason in pairs]
         return output
 
 

@@ -87,10 +87,46 @@ def command(address: str) -> Any:
     return found
 
 
+def generator_cfg(*overrides: str) -> Any:
+    given = [f"generator.{each}=true" for each in ("step_wise_trajectories", *overrides)]
+    return SkyRLTrainConfig.from_cli_overrides(given).generator
+
+
+async def cut(address: str) -> dict[str, Any]:
+    """The masks and rewards of a cut rollout and a whole one, with each setting."""
+    found = {}
+    for name in ("", "apply_overlong_filtering", "zero_reward_on_non_stop"):
+        cfg = generator_cfg(*filter(None, [name]))
+        made = Generator(cfg, address=address, model="oracle", timeout_s=60)
+        output = await made.generate(batch_of({"cut": ["cut-good", "good"]}, logprobs=1))
+        found[name] = [output["loss_masks"], output["rewards"]]
+    return found
+
+
+def replayed(address: str) -> dict[str, str]:
+    """What is said of each setting for data that chat completions do not have."""
+    found = {}
+    for name in ("enable_return_routed_experts", "enable_return_sample_support_set"):
+        cfg = generator_cfg()
+        if hasattr(cfg.inference_engine, name):  # the second is of 0.4
+            setattr(cfg.inference_engine, name, True)
+            found[name] = refusal(cfg, address)
+    return found | {
+        "vision_language_generator": refusal(generator_cfg("vision_language_generator"), address)
+    }
+
+
+def refusal(cfg: Any, address: str) -> str:
+    try:
+        Generator(cfg, address=address)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 async def main(address: str, batch: Any) -> None:
-    overrides = ["generator.step_wise_trajectories=true"]
-    cfg = SkyRLTrainConfig.from_cli_overrides(overrides)
-    generator = Generator(cfg.generator, address=address, model="oracle", timeout_s=60)
+    cfg = generator_cfg()
+    generator = Generator(cfg, address=address, model="oracle", timeout_s=60)
     asked = batch_of(batch, logprobs=1)
     output = await generator.generate(asked)
     validate_generator_output(len(asked["prompts"]), output, step_wise=True)
@@ -103,21 +139,21 @@ async def main(address: str, batch: Any) -> None:
     plain = await generator.generate(batch_of(batch, logprobs=None))
     validate_generator_output(len(asked["prompts"]), plain, step_wise=True)
     get_metrics_from_generator_output(output, uids)
-    try:
-        Generator(SkyRLTrainConfig.from_cli_overrides([]).generator, address=address)
-    except ValueError as error:
-        refused = str(error)
     made = {
         "advantages": advantages(output),
         "rows": len(output["response_ids"]),
         "joined": joined["response_ids"] == output["response_ids"],
         "logprobs": [output["rollout_logprobs"] is not None, plain["rollout_logprobs"] is not None],
         "metrics": output["rollout_metrics"],
-        "refused": refused,
+        "refused": refusal(SkyRLTrainConfig.from_cli_overrides([]).generator, address),
+        "replayed": replayed(address),
+        "cut": await cut(address),
     }
-    engine = Generator(cfg.generator, address=address)
+    cfg.chat_template_kwargs = {"enable_thinking": False}
+    engine = Generator(cfg, address=address)
     engine.use_engine("http://10.0.0.1:8080/", "tiny/model")
-    made["engine"] = [engine._settings.model, engine._settings.model_name]
+    given = engine._settings
+    made["engine"] = [given.model, given.model_name, given.sampling.get("chat_template_kwargs")]
     made["command"] = command(address)
     print("RESULT " + json.dumps(made))
 
