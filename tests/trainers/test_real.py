@@ -100,6 +100,15 @@ def test_turns_of_verls_adapter_were_sampled_from_the_weights_below_it(verl: dic
     assert set(said.values()) == {None}
 
 
+def test_messages_were_put_into_another_template_than_the_trainers(
+    verl: dict[str, Any], skyrl: dict[str, Any]
+):
+    without, own = verl["templates"]
+    assert "(actor_rollout_ref.rollout.engine_kwargs.vllm.chat_template)" in without
+    assert not own
+    assert "generator.chat_template.name_or_path=null" in skyrl["template"]
+
+
 def test_group_without_rollouts_ended_a_training_that_filters_groups(verl: dict[str, Any]):
     assert verl["filtered"] == {
         "ReplayBuffer": ["differing", "lost", "partly"],

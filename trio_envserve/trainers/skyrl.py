@@ -52,6 +52,11 @@ class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own 
                     "chat completions do not say what SkyRL would replay: set "
                     f"generator.inference_engine.{replayed}=false"
                 )
+        if generator_cfg.chat_template.name_or_path:
+            raise ConfigError(
+                "SkyRL's engines put messages into the model's own template: set "
+                "generator.chat_template.name_or_path=null"
+            )
         if generator_cfg.vision_language_generator:
             raise ConfigError(
                 "chat completions do not say the pixels that belong to their tokens: set "

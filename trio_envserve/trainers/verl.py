@@ -101,6 +101,13 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
                 f"verl's engine {kind!r} has no chat completions with token ids: use "
                 f"{' or '.join(TOKENS_AND_LOGPROBS)}, or give the setting model"
             )
+        given = f"engine_kwargs.{kind}.chat_template"
+        template = self.config.actor_rollout_ref.model.get("custom_chat_template")
+        if template and not OmegaConf.select(self.rollout_config, given):
+            raise ConfigError(
+                "verl's engines put messages into the template of the model's folder, not into "
+                f"custom_chat_template: give it to them, too (actor_rollout_ref.rollout.{given})"
+            )
         adapter = self._adapter(kind)
         server, _ = await engines._acquire_server(rollout)
         try:

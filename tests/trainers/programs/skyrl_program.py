@@ -111,9 +111,9 @@ def replayed(address: str) -> dict[str, str]:
         if hasattr(cfg.inference_engine, name):  # the second is of 0.4
             setattr(cfg.inference_engine, name, True)
             found[name] = refusal(cfg, address)
-    return found | {
-        "vision_language_generator": refusal(generator_cfg("vision_language_generator"), address)
-    }
+    name = "vision_language_generator"
+    found[name] = refusal(generator_cfg(name), address)
+    return found
 
 
 def refusal(cfg: Any, address: str) -> str:
@@ -149,6 +149,9 @@ async def main(address: str, batch: Any) -> None:
         "replayed": replayed(address),
         "cut": await cut(address),
     }
+    cfg.chat_template.name_or_path = "qwen3_with_thinking"
+    made["template"] = refusal(cfg, address)
+    cfg.chat_template.name_or_path = None
     cfg.chat_template_kwargs = {"enable_thinking": False}
     engine = Generator(cfg, address=address)
     engine.use_engine("http://10.0.0.1:8080/", "tiny/model")

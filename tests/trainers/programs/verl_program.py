@@ -197,9 +197,23 @@ class Balancer:
     release_server = _Method(None)
 
 
-async def engine(kind: str = "vllm", **model: Any) -> dict[str, Any]:
+async def templates() -> list[str]:
+    """What is said of a custom template, which the engines have not or have."""
+    said = []
+    for own in (None, "{{ messages }}"):
+        given = config()
+        given.actor_rollout_ref.rollout.engine_kwargs = {"vllm": {"chat_template": own}}
+        try:
+            await engine(given=given, custom_chat_template="{{ messages }}")
+            said.append("")
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+async def engine(kind: str = "vllm", given: Any = None, **model: Any) -> dict[str, Any]:
     """The endpoint of a rollout without the setting ``model``."""
-    given = config()
+    given = given or config()
     given.actor_rollout_ref.rollout.name = kind
     given.actor_rollout_ref.model = {"path": "tiny/model", **model}
     given.data.apply_chat_template_kwargs = {"enable_thinking": False}
@@ -238,6 +252,7 @@ async def main(address: str, batch: Any) -> None:
     assert all("rollout_log_probs" not in fields for fields, _ in plain.values())
     made = {"advantages": advantages(stored), "refused": await older_trainer(address)}
     made["engine"] = await engine()
+    made["templates"] = await templates()
     made["adapters"] = await adapters()
     made["filtered"] = await filtered(
         address,
