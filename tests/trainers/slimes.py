@@ -51,6 +51,7 @@ def arguments(**more: Any) -> argparse.Namespace:
             "rollout_top_p": 1.0,
             "use_rollout_routing_replay": False,
             "apply_chat_template": False,
+            "apply_chat_template_kwargs": {},
             "reward_key": None,
         }
         | more

@@ -185,6 +185,9 @@ def test_turns_go_to_the_router_of_the_trainer():
         "logprobs": False,
     }
     assert slime._settings(arguments(**router, trio_envserve_model="mine")).model == "mine"
+    template = {"apply_chat_template_kwargs": {"enable_thinking": False}}
+    settings = slime._settings(arguments(**router, **template))
+    assert settings.sampling["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(

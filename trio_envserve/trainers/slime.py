@@ -101,7 +101,10 @@ def _settings(args: Any) -> CallSettings:
     url = f"http://{host}:{args.sglang_router_port}"
     trained = getattr(args, "lora_rank", 0) or getattr(args, "lora_adapter_path", None)
     adapter = ADAPTER if trained and not getattr(args, "lora_train_only", False) else None
-    return settings.at_engine("sglang", url, args.hf_checkpoint, lora_path=adapter)
+    return settings.at_engine(
+        "sglang", url, args.hf_checkpoint,
+        lora_path=adapter, chat_template_kwargs=args.apply_chat_template_kwargs,
+    )  # fmt: skip
 
 
 def _check(args: Any, sample: Any, settings: CallSettings) -> None:

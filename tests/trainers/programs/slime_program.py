@@ -104,7 +104,10 @@ async def miles() -> tuple[Any, list[Any]]:
     from miles.utils.misc import load_function
     from miles.utils.types import Sample
 
-    router = {"sglang_router_ip": "10.0.0.1", "sglang_router_port": 1, "hf_checkpoint": "m"}
+    router: dict[str, Any] = {
+        "sglang_router_ip": "10.0.0.1", "sglang_router_port": 1, "hf_checkpoint": "m",
+        "apply_chat_template_kwargs": {},
+    }  # fmt: skip
     for rank, only in itertools.product((0, 8), (False, True)):
         given = argparse.Namespace(**router, lora_rank=rank, lora_train_only=only)
         name = LORA_ADAPTER_NAME if lora_rollout_enabled(given) else None
