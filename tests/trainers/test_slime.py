@@ -90,6 +90,7 @@ def test_environment_is_asked_with_the_row_and_the_sampling_parameters(address: 
         ({"rollout_top_p": 0.9}, "give --rollout-top-p 1.0"),
         ({"use_rollout_routing_replay": True}, "no --use-rollout-routing-replay"),
         ({"use_rollout_indexer_replay": True}, "no --use-rollout-indexer-replay"),
+        ({"partial_rollout": True}, "no --partial-rollout"),
         (
             {"trio_envserve_adress": "tcp://x:1"},
             "unknown settings ['adress']; known are ['address'",

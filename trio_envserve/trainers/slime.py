@@ -129,6 +129,11 @@ def _check(args: Any, sample: Any, settings: CallSettings) -> None:
         )
     if getattr(args, "use_rollout_routing_replay", False):
         raise ConfigError("chat completions say no routed experts: no --use-rollout-routing-replay")
+    if getattr(args, "partial_rollout", False):
+        raise ConfigError(
+            "the trainer goes on with half a rollout only where that is one sample: "
+            "no --partial-rollout"
+        )
     if getattr(args, "use_rollout_indexer_replay", False):
         raise ConfigError("chat completions say no indexer: no --use-rollout-indexer-replay")
 
