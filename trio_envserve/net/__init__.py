@@ -21,8 +21,13 @@ from .interface import (
     RouterSocket,
     SocketStatistics,
 )
-from .libzmq import ZmqNetwork, open_zmq_network
-from .makers import DEFAULT_TRANSPORT, TRANSPORTS, Transport, open_network
+from .makers import (
+    DEFAULT_TRANSPORT,
+    TRANSPORTS,
+    Transport,
+    open_network,
+    open_zmq_network,
+)
 from .memory import MemoryNetwork, MemoryStream, open_memory_streams
 from .shared import make_memory, map_memory
 from .stream import MessageStream, Stream, open_stream
@@ -32,7 +37,7 @@ __all__ = [
     "BATCH_MESSAGES", "COPY_THRESHOLD_BYTES", "DEFAULT_TRANSPORT", "FRAMES_MAX", "TRANSPORTS",
     "Address", "ConnectionEvent", "ConnectionOutbox", "DealerSocket", "Frame", "MemoryNetwork",
     "MemoryStream", "Message", "MessageStream", "Network", "OnEvent", "RouterSocket",
-    "SocketStatistics", "Stream", "Transport", "ZmqNetwork", "ZmtpNetwork", "check_reach",
+    "SocketStatistics", "Stream", "Transport", "ZmtpNetwork", "check_reach",
     "is_loopback", "make_memory", "map_memory", "need_trio", "open_background",
     "open_memory_streams", "open_network", "open_stream", "open_zmq_network", "open_zmtp_network",
     "parse_address", "parse_peer_address", "unwrap_single",

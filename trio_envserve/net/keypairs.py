@@ -17,8 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, final
 
-from zmq.utils import z85
-
 from ..core.errors import ConfigError
 from ..regular_files import parse_toml, read_regular
 from .zmtp.curve import KEY_BYTES, WrongBox, check_installed, public_of, shared
@@ -29,6 +27,8 @@ _TEXT: Final = 40
 
 def key_bytes(text: object, what: str) -> bytes:
     """The key of a text.  Raises ConfigError, which never has the text: it may be secret."""
+    from zmq.utils import z85
+
     if isinstance(text, str) and len(text) == _TEXT:
         with contextlib.suppress(KeyError, ValueError, struct.error):
             key: bytes = z85.decode(text)
@@ -39,6 +39,8 @@ def key_bytes(text: object, what: str) -> bytes:
 
 def key_text(key: bytes) -> str:
     """The text of a key."""
+    from zmq.utils import z85
+
     return str(z85.encode(key).decode())
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import select
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from ..core.errors import ConfigError
-from .libzmq import ZmqNetwork, open_zmq_network
 from .zmtp.sockets import ZmtpNetwork, open_zmtp_network
+
+if TYPE_CHECKING:
+    from .libzmq import ZmqNetwork
 
 Transport: TypeAlias = Literal["zmtp", "libzmq"]
 """The name of an implementation; see the module's docstring."""
@@ -22,6 +24,14 @@ Transport: TypeAlias = Literal["zmtp", "libzmq"]
 TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
 
 DEFAULT_TRANSPORT: Final[Transport] = "zmtp" if hasattr(select, "epoll") else "libzmq"
+
+
+def open_zmq_network() -> AbstractAsyncContextManager[ZmqNetwork]:
+    """See :func:`.libzmq.open_zmq_network`.  The library is loaded only by who uses it: no worker
+    does, and by default no server."""
+    from . import libzmq
+
+    return libzmq.open_zmq_network()
 
 
 def open_network(
