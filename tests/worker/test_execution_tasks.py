@@ -365,13 +365,13 @@ async def test_execution_that_works_for_too_long_has_run_and_failed(autojump_clo
 
 
 class Waiting(RolloutModel):
-    """A model whose calls wait for an hour, and are answered after a second."""
+    """A model whose calls wait for a minute, and are answered after a second."""
 
     async def complete_for(self, asker, messages, **how):
         wait = types.SimpleNamespace(since_s=trio.current_time(), sent_s=None)
         asker.endpoint_waits.begin(wait)
         try:
-            await trio.sleep(3600.0)
+            await trio.sleep(60.0)
             wait.sent_s = trio.current_time()
             await trio.sleep(1.0)
         finally:
@@ -395,11 +395,11 @@ async def test_waits_for_the_endpoint_are_no_work(monkeypatch, autojump_clock):
         numbers = [limited(router, calls, 10.0) for calls in (4, 9)]
         found = await router.outcomes(2)
     status, value = found[numbers[0]]
-    assert (status, value["usage"]["waited_s"]) == (Status.RESULT, 4 * 3600.0)
+    assert (status, value["usage"]["waited_s"]) == (Status.RESULT, 4 * 60.0)
     status, error = found[numbers[1]]
     assert (status, error.code) == (Status.ERROR, "execution-limit")
-    assert "(it has waited for the model's endpoint for 18000.0 s besides)" in error.message
-    assert error.duration_s == pytest.approx(5 * 3602.0, abs=1.0)
+    assert "(it has waited for the model's endpoint for 300.0 s besides)" in error.message
+    assert error.duration_s == pytest.approx(5 * 62.0, abs=1.0)
 
 
 async def test_value_that_is_returned_all_the_same_counts(autojump_clock):
