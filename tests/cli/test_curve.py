@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.cli.commands import check_nothing_left, forked, run, served
 from trio_envserve import KeyPair
@@ -140,18 +142,23 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
         status = ("status", at, "--json", "--wait-s")
         seen = await run(tmp_path, *status, "60", "--curve", "b.key")
         assert seen.code == 0, seen.err
-        for verb, key, why in (
-            (ran, "b.key", "may not submit: that needs the role submit"),
-            (status, "one.key", "may not watch"),
-            # It is not even asked for its own key.
-            (ran, "stranger.key", "your file has the key of another server"),
-            (ran, "unknown.key", "it does not know this key (400): its operator lets it in"),
-            (ran, "", "give this side keys (--curve, or curve=)"),
-        ):
-            failed = await run(tmp_path, *verb, "4", *(("--curve", key) if key else ()))
+
+        async def refused(verb: Sequence[str], key: str, why: str) -> None:
+            failed = await run(tmp_path, *verb, "8", *(("--curve", key) if key else ()))
             assert failed.code
             assert why in failed.out + failed.err
             failed.check_no_traceback()
+
+        async with trio.open_nursery() as nursery:  # each waits for all of its time
+            for each in (
+                (ran, "b.key", "may not submit: that needs the role submit"),
+                (status, "one.key", "may not watch"),
+                # It is not even asked for its own key.
+                (ran, "stranger.key", "your file has the key of another server"),
+                (ran, "unknown.key", "it does not know this key (400): its operator lets it in"),
+                (ran, "", "give this side keys (--curve, or curve=)"),
+            ):
+                nursery.start_soon(refused, *each)
         assert (await run(tmp_path, "curve", "revoke", "keys", "board")).code == 0
         while (gone := await run(tmp_path, *status, "4", "--curve", "b.key")).code == 0:
             pass
