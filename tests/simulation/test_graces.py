@@ -10,11 +10,11 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.terms import RequestId
 from trio_envserve.lab.simulation.graces import SLACK_S, GraceJudge
-from trio_envserve.lab.simulation.plan import FaultKind, from_data, is_harsh, plan_of
+from trio_envserve.lab.simulation.plan import FaultKind, is_harsh, plan_of
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.retrylab.judges import Event
 
-SEEDS = 100
+SEEDS = 40
 
 
 def plan_with_graces(seed: int) -> Any:
@@ -30,8 +30,8 @@ def test_no_seed_with_graces_violates_a_guarantee():
     for each in runs:
         told.update(each.told)
         late += each.faults.get(FaultKind.GRACE.value, 0)
-    assert late > 500
-    assert told["error execution-limit"] > 5  # of code that ignores that it is late, or hangs
+    assert late > 200
+    assert told["error execution-limit"] > 1  # of code that ignores that it is late, or hangs
 
 
 def test_a_seed_without_graces_is_as_it_was_before_there_were_any():
@@ -42,12 +42,6 @@ def test_a_seed_without_graces_is_as_it_was_before_there_were_any():
         without = other.without(FaultKind.GRACE)
         assert without.faults == plan.faults
         assert all(ask.grace_s is ask.execution_s is None for asks in without.asks for ask in asks)
-
-
-def test_a_plan_with_graces_is_the_same_from_its_data():
-    for seed in range(20):
-        plan = plan_with_graces(seed)
-        assert from_data(plan.to_data()["plan"]) == plan
 
 
 def test_calls_that_ask_the_same_under_a_key_have_the_same_grace():

@@ -49,8 +49,8 @@ def test_no_seed_with_a_journal_violates_a_guarantee():
 
 def test_g11_a_crash_at_a_write_loses_nothing_that_was_told():
     """In short: ``python -m trio_envserve.lab.simulation 200`` is run at night."""
-    runs = [each for seed in keyed_seeds(10) for each in crashes(seed, most=5)]
-    assert len(runs) > 40
+    runs = [each for seed in keyed_seeds(6) for each in crashes(seed, most=4)]
+    assert len(runs) > 20
     bad = [each for each in runs if each.violations]
     assert not bad, [(each.seed, each.plan.crash_at_write, each.violations[0]) for each in bad]
 
@@ -178,12 +178,8 @@ def test_g11_a_disk_that_loses_what_was_safe_is_found_out(monkeypatch: pytest.Mo
         return kept
 
     monkeypatch.setattr(SimulatedDisk, "crash", forgetful)
-    broken = {
-        violation.guarantee
-        for seed in SEEDS
-        for violation in world_of(seed).violations
-    }  # fmt: skip
-    assert broken & {"G2", "G3", "G4", "G7", "G11"}
+    found = (violation.guarantee for seed in SEEDS for violation in world_of(seed).violations)
+    assert not {"G2", "G3", "G4", "G7", "G11"}.isdisjoint(found)  # which ends at the first
 
 
 def world_of(seed: int) -> World:

@@ -8,7 +8,7 @@ import pytest
 from trio_envserve.core.messages import Granted
 from trio_envserve.core.terms import RequestId, Status
 from trio_envserve.lab.simulation.judges import Judges
-from trio_envserve.lab.simulation.plan import FaultKind, from_data, is_harsh, plan_of
+from trio_envserve.lab.simulation.plan import FaultKind, plan_of
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.judges import Event
@@ -17,27 +17,11 @@ STRUCK = FaultKind.PERMITS.value
 
 
 @pytest.mark.parametrize("hosts", [False, True], ids=["here", "hosts"])
-@pytest.mark.parametrize("first", range(0, 40, 20))
-def test_seeds_with_permits_break_no_guarantee(first: int, hosts: bool):
+def test_seeds_with_permits_break_no_guarantee(hosts: bool):
     target = Protocol(permits=True, hosts=hosts)
-    runs = [target.run(seed) for seed in range(first, first + 20)]
+    runs = [target.run(seed) for seed in range(20)]
     assert [(each.seed, each.violations[0]) for each in runs if each.violations] == []
     assert sum(each.faults.get(STRUCK, 0) for each in runs) > 200
-
-
-def test_seeds_with_permits_come_to_the_same_again():
-    first, again = (Protocol(permits=True).run(7) for _ in range(2))
-    assert first == again
-    assert first.digest != Protocol().run(7).digest
-
-
-@pytest.mark.parametrize("hosts", [False, True], ids=["here", "hosts"])
-def test_a_plan_with_permits_is_the_same_as_data(hosts: bool):
-    for seed in range(20):
-        plan = plan_of(seed, harsh=is_harsh(seed), permits=True, hosts=hosts)
-        assert from_data(plan.to_data()["plan"]) == plan
-        assert plan.has(FaultKind.PERMITS)
-        assert not plan_of(seed, harsh=is_harsh(seed), hosts=hosts).has(FaultKind.PERMITS)
 
 
 def test_permits_can_be_taken_out_of_a_plan():

@@ -7,7 +7,7 @@ import pytest
 from trio_envserve.core.messages import ResourceAnswer
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
-from trio_envserve.lab.simulation.plan import FaultKind, from_data, is_harsh, plan_of
+from trio_envserve.lab.simulation.plan import FaultKind, plan_of
 from trio_envserve.lab.simulation.resources import ResourceJudge
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.judges import Event
@@ -21,14 +21,6 @@ def test_seeds_with_resources_break_no_guarantee(hosts: bool):
     runs = [target.run(seed) for seed in range(8)]
     assert [(each.seed, each.violations[0]) for each in runs if each.violations] == []
     assert sum(each.faults.get(STRUCK, 0) for each in runs) > 100
-
-
-def test_plan_with_resources_is_the_same_as_data_and_another_than_without():
-    for seed in range(10):
-        plan = plan_of(seed, harsh=is_harsh(seed), resources=True)
-        assert from_data(plan.to_data()["plan"]) == plan
-        assert plan.has(FaultKind.RESOURCES)
-        assert not plan_of(seed, harsh=is_harsh(seed)).has(FaultKind.RESOURCES)
 
 
 def test_g13_resource_was_destroyed_again_as_its_maker_had_not_heard_that_it_gave_it_up():

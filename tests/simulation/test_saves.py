@@ -24,14 +24,14 @@ SAVES = Protocol(saves=True)
 
 
 def test_no_seed_with_saves_violates_a_guarantee():
-    runs = [SAVES.run(seed) for seed in range(15)]
+    runs = [SAVES.run(seed) for seed in range(8)]
     bad = [each for each in runs if each.violations]
     assert not bad, "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in bad)
     faults = Counter[str]()
     for each in runs:
         faults.update(each.faults)
     assert faults[FaultKind.SAVES.value] > 1000
-    assert faults[FaultKind.KILL_WORKER.value] > 30
+    assert faults[FaultKind.KILL_WORKER.value] > 20
     assert faults[FaultKind.JOURNAL.value] > 100
 
 

@@ -37,6 +37,7 @@ from trio_envserve.lab.simulation.plan import (
     SimulationPlan,
     brings,
     draw,
+    from_data,
     have_keys,
     is_harsh,
     plan_of,
@@ -305,6 +306,17 @@ def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bo
         ):  # fmt: skip
             plan = plan.without(fault)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)
+
+
+@pytest.mark.parametrize("hosts", [False, True], ids=["here", "hosts"])
+@pytest.mark.parametrize("more", ["GRACE", "PERMITS", "RESOURCES", "SAVES"])
+def test_a_plan_with_more_in_it_is_the_same_as_data(more: str, hosts: bool):
+    given = {"graces" if more == "GRACE" else more.lower(): True}
+    for seed in range(10):
+        plan = plan_of(seed, harsh=is_harsh(seed), hosts=hosts, **given)
+        assert from_data(plan.to_data()["plan"]) == plan
+        assert (plan.has(FaultKind[more]), plan.has(FaultKind.HOSTS)) == (True, hosts)
+        assert not plan_of(seed, harsh=is_harsh(seed), hosts=hosts).has(FaultKind[more])
 
 
 def test_callers_meet_at_keys():
