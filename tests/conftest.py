@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -23,6 +24,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import none
+
+from tests.cli.commands import forking
+from tests.cli.forking import WORKER, fork_exec_by, fork_exec_shipped
 
 # No deadline and no complaint about slowness: a test must not depend on the
 # speed of the machine.  A failure prints the blob that replays it anywhere.
@@ -100,6 +104,8 @@ def pytest_collection_finish() -> None:
     nobody frozen is found to do: so there is one before.
     """
     given(none())(lambda nothing: None)()
+    if sys.platform == "linux":
+        vars(subprocess)["_fork_exec"] = fork_exec_by(lambda: forking()[0], f"{WORKER}.")
     gc.collect()
     gc.freeze()
 
@@ -183,3 +189,9 @@ def folder() -> Iterator[str]:
     """Short enough for a unix socket, whatever the test is called."""
     with tempfile.TemporaryDirectory() as name:
         yield name
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of this process begin as those of a user do, and not as forks."""
+    monkeypatch.setattr(subprocess, "_fork_exec", fork_exec_shipped)

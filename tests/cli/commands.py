@@ -12,7 +12,6 @@ import functools
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import stat
@@ -22,11 +21,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 
+from tests.cli.forking import FORKED
 from tests.proc import status_of, working_in
 from trio_envserve import logs
 from trio_envserve.lab.processes import ROOT as ROOT
@@ -91,55 +91,10 @@ class Finished(NamedTuple):
         assert "Traceback" not in self.out, self.out
 
 
-class Forked:
-    """A process that is a fork, and its end."""
-
-    def __init__(self, pid: int, report: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._report = os.fdopen(report, "rb", buffering=0)
-        self._reported = select.poll()
-        self._reported.register(report, select.POLLIN)
-
-    async def ended(self) -> None:
-        if self.returncode is None:
-            await trio.lowlevel.wait_readable(self._report)
-
-    def poll(self) -> int | None:
-        if self.returncode is None and self._reported.poll(0):
-            self.reap()
-        return self.returncode
-
-    def reap(self) -> int:
-        if self.returncode is None:
-            self.returncode = int(self._report.read())
-            self._report.close()
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
-class Fork(Forked):
-    """A command in a fork, with what is used here of :class:`subprocess.Popen`."""
-
-    def __init__(self, pid: int, report: int, out: int) -> None:
-        super().__init__(pid, report)
-        self.stdout = os.fdopen(out, "rb", buffering=0)
-
-    def wait(self) -> int:
-        return self.reap()
-
-
 class Running:
     """A command that runs.  Standard output is read as it comes."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Fork, err: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], err: Path) -> None:
         assert process.stdout is not None
         self.process = process
         self.pid = process.pid
@@ -188,8 +143,6 @@ class Running:
         """Until it has ended and its output is read."""
         while await self._more():
             pass
-        if isinstance(self.process, Fork):
-            await self.process.ended()
         await until(lambda: self.process.poll() is not None)
         assert self.process.returncode is not None
         return Finished(self.process.returncode, self._out.decode(), self.err)
@@ -245,62 +198,12 @@ def forking() -> tuple[socket.socket, int]:
     return ours, process.pid
 
 
-def _asked_for(streams: Sequence[int], **asked: Any) -> tuple[int, int]:
-    """The process of a request to :mod:`tests.cli.forking`, and the pipe that has its end."""
-    told, report = os.pipe()
-    socket.send_fds(forking()[0], [json.dumps(asked).encode()], [*streams, report])
-    os.close(report)
-    pid = b""
-    while not pid.endswith(b"\n"):
-        pid += os.read(told, 1)
-    return int(pid), told
-
-
-def _fork(
-    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
-) -> tuple[Fork, Path]:
-    """A command in a fork of a process that has imported it, and the file of its standard error."""
-    err = _new_err(folder)
-    said, out = os.pipe()
-    with open(err, "wb") as stream, open(os.devnull, "rb") as nothing:
-        pid, told = _asked_for(
-            [nothing.fileno(), out, stream.fileno()], module=module, arguments=arguments,
-            folder=str(folder), environ=_environment(folder, environ), leads=False,
-        )  # fmt: skip
-    os.close(out)
-    return Fork(pid, told, said), err
-
-
-class ForkedProgram(Forked):
-    """A program in a fork, with what :class:`~trio_envserve.lab.processes.Process` uses of
-    :class:`trio.Process`."""
-
-    def __init__(self, pid: int, report: int, stdin: int, stdout: int) -> None:
-        super().__init__(pid, report)
-        self.stdin = trio.lowlevel.FdStream(stdin)
-        self.stdout = trio.lowlevel.FdStream(stdout)
-
-    async def wait(self) -> int:
-        await self.ended()
-        return self.reap()
-
-
 async def open_forked(
-    command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], cwd: Path, **given: Any
-) -> Any:
-    """As :func:`trio.lowlevel.open_process` opens a :func:`~trio_envserve.lab.processes.program`
-    that leads a process group, in a fork of a process that has imported most of it."""
-    *_, module, argument = command
-    (stdin, told), (said, stdout) = os.pipe(), os.pipe()
-    try:
-        process = _asked_for(
-            [stdin, stdout, stderr.fileno()], module=module, arguments=[argument], folder=str(cwd),
-            environ=dict(env), leads=True,
-        )  # fmt: skip
-    finally:
-        os.close(stdin)
-        os.close(stdout)
-    return ForkedProgram(*process, told, said)
+    command: Sequence[str], *, env: Mapping[str, str], **given: Any
+) -> trio.Process:
+    """As :func:`trio.lowlevel.open_process` opens a :func:`~trio_envserve.lab.processes.program`,
+    in a fork of a process that has imported most of it."""
+    return await trio.lowlevel.open_process(command, env={**env, FORKED: "1"}, **given)
 
 
 @asynccontextmanager
@@ -318,12 +221,12 @@ async def forked(
 ) -> AsyncIterator[Running]:
     """Start the command in ``folder``, in a fork of a process that has imported it, and kill it at
     the end of the block.  For whatever does not look at how a process begins."""
-    async with _running(*_fork(folder, module, arguments, environ)) as running:
+    async with command(folder, *arguments, module=module, **environ, **{FORKED: "1"}) as running:
         yield running
 
 
 @asynccontextmanager
-async def _running(process: subprocess.Popen[bytes] | Fork, err: Path) -> AsyncIterator[Running]:
+async def _running(process: subprocess.Popen[bytes], err: Path) -> AsyncIterator[Running]:
     try:
         with trio.fail_after(HANG_S):
             yield Running(process, err)

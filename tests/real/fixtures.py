@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 from tests.cli.commands import forking
+from tests.proc import below
 from tests.real.judge import Judge
 
 TOKEN = "ENVSERVE_TEST_TOKEN"
@@ -47,16 +48,16 @@ def nothing_left(
 ) -> Iterator[None]:
     """No process, descriptor or thread of a test outlives it.
 
-    Its processes are known by a variable that all of them inherit, those that are forks by their
-    parent, which is there before.
+    Its processes are known by a variable that all of them inherit, and those that are forks by
+    whom they are below.
     """
     forking()
     token = uuid.uuid4().hex
     monkeypatch.setenv(TOKEN, token)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where the locks are
-    before, running = descriptors(), Counter(own_threads())
+    there, before, running = {*below(os.getpid())}, descriptors(), Counter(own_threads())
     yield
-    left = wait_empty(lambda: processes(token))
+    left = wait_empty(lambda: processes(token, there))
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -76,17 +77,17 @@ def wait_empty(find):
     return found
 
 
-def processes(token: str) -> dict[int, str]:
-    """The living processes that have inherited the token or are forks, and what they are."""
+def processes(token: str, before: set[int]) -> dict[int, str]:
+    """The living processes that have inherited the token or have come below this one, and what
+    they are."""
     found = {}
     wanted = f"{TOKEN}={token}".encode()
-    parent = forking()[1]
-    forks = (PROC / f"{parent}/task/{parent}/children").read_text().split()
+    forks = {*below(os.getpid())} - before
     for directory in PROC.glob("[0-9]*"):
         # A process may end while it is looked at; those of others are unreadable.
         with suppress(OSError):
             inherited = (directory / "environ").read_bytes().split(b"\0")
-            if wanted in inherited or directory.name in forks:
+            if wanted in inherited or int(directory.name) in forks:
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(directory.name)] = command.decode(errors="replace")[:200]
     return found

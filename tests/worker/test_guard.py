@@ -34,7 +34,7 @@ from trio_envserve import open_server as open_envserver
 from trio_envserve.host.processes import WorkerProcess, start_process
 from trio_envserve.worker import guard as guard_module
 
-pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left", "new_interpreters")]
 
 FAR_S = 10_000.0
 
