@@ -302,6 +302,12 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     assert decode(encode([1]), arrays="torch") == [1]  # needed for arrays only
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_values_that_were_encoded_while_a_thread_imported_a_library_failed(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, types.ModuleType(library))
+    assert values.decode(values.encode([{1}, b"x", 2.5])) == [{1}, b"x", 2.5]
+
+
 def test_raw_arrays_by_hand(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
     raw = decode(bytes.fromhex("d8414400020004"))

@@ -218,10 +218,11 @@ def _lowered(value: object) -> Lowered | None:
     if isinstance(value, array.array) and value.typecode not in "uw":
         return _lower_own(value)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
+    # Of a module that another thread is importing, the class is not there yet.
+    if isinstance(value, getattr(numpy, "ndarray", ())):
         return _lower_numpy(value, numpy)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):  # needs torch
+    if isinstance(value, getattr(torch, "Tensor", ())):  # needs torch
         return _lower_torch(value, torch)
     return None
 
@@ -233,8 +234,8 @@ def plain_number(value: object) -> object:
     A date or a ``longdouble`` has no plain number and raises
     :class:`ArrayProblem`.
     """
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.generic):
+    generic: Any = getattr(sys.modules.get("numpy"), "generic", ())
+    if not isinstance(value, generic):
         return value
     if value.dtype.name == "bfloat16":
         return float(value)
