@@ -253,8 +253,9 @@ class _Reader(pickle._Unpickler):
 
 def _is_state_of_dtype(made: Any, state: Any) -> bool:
     """Whether numpy would give that state to an object, if it is a dtype: numpy believes all."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(made, numpy.dtype):
+    numpy: Any = sys.modules.get("numpy")
+    kind: Any = getattr(numpy, "dtype", ())  # not there while it is imported
+    if not isinstance(made, kind):
         return True
     own, is_shared = made.__reduce__()[2], made is numpy.dtype(made.str)
     return not is_shared and state[1] in ("<", ">", "|", "=") and state[2:8] == own[2:8]
