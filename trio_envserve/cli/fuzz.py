@@ -32,7 +32,7 @@ from ..lab.exploration.configurations import Configuration, configuration, showi
 from ..lab.exploration.search import Search
 from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
 from ..lab.simulation.coverage import name_of
-from ..lab.simulation.plan import is_harsh
+from ..lab.simulation.plan import CONFIGURATIONS, is_harsh
 from ..lab.simulation.target import SPEC, SimulationTally, describe, origin
 from ..options import option
 from ..pages.tables import Table
@@ -49,9 +49,6 @@ FAILED = 1
 """Exit code when a guarantee broke; of mutants, when one was not caught."""
 
 DEFAULT_S = 30.0
-
-SYSTEMS = ("hosts", "permits", "graces", "saves", "resources")
-"""Options that simulate more than a server, clients and workers."""
 
 SHOWN = 3
 """Most failures, of different guarantees, that are made small and shown."""
@@ -105,7 +102,7 @@ class Fuzz(VerbOptions):
     @property
     def systems(self) -> list[str]:
         """Names of the configurations that are asked for."""
-        return [name for name in SYSTEMS if getattr(self, name)]
+        return [name for name in CONFIGURATIONS if getattr(self, name)]
 
     def check(self) -> None:
         """Raise ConfigError for options that exclude each other."""
@@ -176,7 +173,7 @@ class Fuzz(VerbOptions):
 
     def of_target(self) -> dict[str, Any]:
         """The options of the target."""
-        names = () if self.protocol else ("harsh", "mutant", *SYSTEMS)
+        names = () if self.protocol else ("harsh", "mutant", *CONFIGURATIONS)
         return {name: getattr(self, name) for name in names}
 
     def tally(self) -> BaseTally[Any]:

@@ -30,7 +30,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core.key_records import KeyAct, KeyName, Tag
 from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
@@ -1056,9 +1056,10 @@ def have_keys(seed: int) -> bool:
     return seed % 7 in (2, 5)
 
 
-DRAWN_APART: dict[
-    str, tuple[Callable[[int], bool], Callable[[SimulationPlan, Random], SimulationPlan]]
-] = {
+Change: TypeAlias = Callable[[SimulationPlan, Random], SimulationPlan]
+"""Function that changes a plan by a source of luck, which it reads in a fixed order."""
+
+DRAWN_APART: dict[str, tuple[Callable[[int], bool], Change]] = {
     "keys": (have_keys, _with_keys),
     "journal": (lambda seed: have_keys(seed) and seed // 7 % 4 == 3, _with_journal),
     "range": (lambda seed: seed % 22 in (13, 16, 20), _with_range),
@@ -1074,24 +1075,28 @@ def brings(what: str, seed: int) -> bool:
     return DRAWN_APART[what][0](seed)
 
 
-def plan_of(
-    seed: int, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-    graces: bool = False, saves: bool = False, resources: bool = False,
-) -> SimulationPlan:  # fmt: skip
-    """The plan of a run of this seed, without running it; ``hosts``: the one with hosts;
-    ``permits``: the one whose executions claim permits; ``graces``: the one whose calls have a
-    grace; ``saves``: the one with saves; ``resources``: the one whose rollouts hold resources."""
+CONFIGURATIONS: dict[str, tuple[FaultKind, Change]] = {
+    "graces": (FaultKind.GRACE, _with_graces),
+    "hosts": (FaultKind.HOSTS, _with_hosts),
+    "saves": (FaultKind.SAVES, _with_saves),
+    "resources": (FaultKind.RESOURCES, _with_resources),
+    "permits": (FaultKind.PERMITS, _with_permits),
+}
+"""What plans have where it is asked for: the kind that says so, and how it changes a plan, by the
+name of its source of luck; in the order in which they change one."""
+
+
+def plan_of(seed: int, *, harsh: bool = False, **with_: bool) -> SimulationPlan:
+    """The plan of a run of this seed, without running it; ``with_`` says by name which of the
+    :data:`CONFIGURATIONS` it has."""
+    assert with_.keys() <= CONFIGURATIONS.keys(), with_
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
-    for name, (have, change) in DRAWN_APART.items():
-        if have(seed):
-            plan = change(plan, Random(f"{number}/{name}"))
-    if graces:
-        plan = _with_graces(plan, Random(f"{number}/graces"))
-    plan = _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
-    plan = _with_saves(plan, Random(f"{number}/saves")) if saves else plan
-    plan = _with_resources(plan, Random(f"{number}/resources")) if resources else plan
-    return _with_permits(plan, Random(f"{number}/permits")) if permits else plan
+    changes = {name: change for name, (have, change) in DRAWN_APART.items() if have(seed)}
+    changes |= {name: change for name, (_, change) in CONFIGURATIONS.items() if with_.get(name)}
+    for name, change in changes.items():
+        plan = change(plan, Random(f"{number}/{name}"))
+    return plan
 
 
 def is_harsh(seed: int, *, always: bool = False) -> bool:

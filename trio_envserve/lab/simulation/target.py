@@ -23,6 +23,7 @@ from ..mutants import find
 from .coverage import IMPOSSIBLE, POSSIBLE, name_of
 from .diagram import sequence
 from .plan import (
+    CONFIGURATIONS,
     GUARANTEES,
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
@@ -45,32 +46,19 @@ SPEC = "trio_envserve.lab.simulation.target:Protocol"
 class Protocol(Target[SimulationPlan, SimulationRun]):
     """The protocol that ships, or a mutant of it."""
 
-    def __init__(
-        self, *, harsh: bool = False, hosts: bool = False, permits: bool = False,
-        graces: bool = False, saves: bool = False, resources: bool = False, mutant: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, *, harsh: bool = False, mutant: str = "", **with_: bool) -> None:
         super().__init__(find(mutant) if mutant else None)
         needs = frozenset() if self.mutant is None else self.mutant.needs
-        self.graces = graces or FaultKind.GRACE in needs
-        """Whether calls have a grace."""
         self.harsh = harsh
         """Whether all seeds are run harsh, not only the odd ones."""
-        self.hosts = hosts or FaultKind.HOSTS in needs
-        """Whether plans have hosts: of other machines, with leases."""
-        self.permits = permits or FaultKind.PERMITS in needs
-        """Whether executions claim permits."""
-        self.saves = saves or FaultKind.SAVES in needs
-        """Whether environment code saves states."""
-        self.resources = resources or FaultKind.RESOURCES in needs
-        """Whether rollouts hold resources."""
+        needed = {name: True for name, (kind, _) in CONFIGURATIONS.items() if kind in needs}
+        self.with_ = {**with_, **needed}
+        """Whether plans have each of the :data:`.plan.CONFIGURATIONS`, by name."""
 
     def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
-        return plan_of(
-            seed, harsh=harsh, hosts=self.hosts, permits=self.permits, graces=self.graces,
-            saves=self.saves, resources=self.resources,
-        )  # fmt: skip
+        return plan_of(seed, harsh=harsh, **self.with_)
 
     def run(
         self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
@@ -102,22 +90,18 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
     def in_words(self, seed: int, plan: SimulationPlan) -> str:
         """Seed, mode, and what runs."""
         of = f"mutant {self.mutant.name}" if self.mutant else "what ships"
-        more = "" if plan.hosts is None else ", with hosts"
-        more += "" if plan.permits is None else ", with permits"
-        more += ", with graces" if plan.has(FaultKind.GRACE) else ""
-        more += ", with saves" if plan.has(FaultKind.SAVES) else ""
-        more += ", with resources" if plan.has(FaultKind.RESOURCES) else ""
+        more = "".join(
+            f", with {name}" for name, (kind, _) in CONFIGURATIONS.items() if plan.has(kind)
+        )
         return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{more}), {of}"
 
     def again(self, seed: int, plan: SimulationPlan) -> str:
         """The command that runs the whole seed again."""
         words = ["trio-envserve fuzz", f"--seed {seed}"]
         words += ["--harsh"] * (plan.harsh != is_harsh(seed))
-        words += ["--hosts"] * (self.hosts and self.mutant is None)
-        words += ["--permits"] * (self.permits and self.mutant is None)
-        words += ["--graces"] * (self.graces and self.mutant is None)
-        words += ["--saves"] * (self.saves and self.mutant is None)
-        words += ["--resources"] * (self.resources and self.mutant is None)
+        words += [
+            f"--{name}" for name, is_asked in self.with_.items() if is_asked and not self.mutant
+        ]
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 
@@ -130,17 +114,17 @@ def keyed_seeds(count: int) -> Iterator[int]:
     return itertools.islice(filter(have_keys, itertools.count()), count)
 
 
-def crashes(seed: int, *, most: int | None = None, saves: bool = False) -> Iterator[SimulationRun]:
+def crashes(seed: int, *, most: int | None = None, **with_: bool) -> Iterator[SimulationRun]:
     """The run of a seed with keys, without the calls that name none; and then once for each
     group of records that its servers wrote, with one that is killed as it writes that group.
 
     Args:
         seed: The seed.
         most: Most crashes, evenly spread; None: all.
-        saves: Whether environment code saves states.
+        with_: As for :func:`.plan.plan_of`.
     """
     harsh = is_harsh(seed)
-    plan = of_keys_only(plan_of(seed, harsh=harsh, saves=saves))
+    plan = of_keys_only(plan_of(seed, harsh=harsh, **with_))
     whole = run(seed, harsh=harsh, plan=plan)
     yield whole
     step = 1 if most is None else max(1, whole.writes // most)
