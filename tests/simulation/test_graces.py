@@ -10,6 +10,7 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.terms import RequestId
 from trio_envserve.lab.simulation.graces import SLACK_S, GraceJudge
+from trio_envserve.lab.simulation.observed import Processes
 from trio_envserve.lab.simulation.plan import FaultKind, is_harsh, plan_of
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.retrylab.judges import Event
@@ -61,7 +62,8 @@ class Told:
     """What happened to one request, for a judge."""
 
     def __init__(self) -> None:
-        self.judge = GraceJudge(plan_of(0))
+        self.processes = Processes()
+        self.judge = GraceJudge(plan_of(0), self.processes)
         self.found: list[str] = []
         self.happened(0.0, "is", "w0", "", {"server": "s"})
         self.happened(0.0, "grace", "c0", "c0:1", "c0:1", 5.0, 2.0)
@@ -72,7 +74,10 @@ class Told:
         return messages.Request(b"s" * 16, 1, b"d" * 16, None, 1, deadline_s)
 
     def happened(self, at_s: float, kind: str, who: str, key: str, *what: Any) -> None:
-        self.found += self.judge.see(Event(at_s, kind, who, key, what))
+        event = Event(at_s, kind, who, key, what)
+        if kind == "is":
+            self.processes.see(event)
+        self.found += self.judge.see(event)
 
     def dispatch(self, at_s: float, late_s: float | None) -> None:
         message = messages.Dispatch(b"s" * 16, 1, 0, "c0", None, late_s)

@@ -7,6 +7,7 @@ import pytest
 from trio_envserve.core.messages import ResourceAnswer
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
+from trio_envserve.lab.simulation.observed import Processes
 from trio_envserve.lab.simulation.plan import FaultKind, plan_of
 from trio_envserve.lab.simulation.resources import ResourceJudge
 from trio_envserve.lab.simulation.target import Protocol
@@ -41,7 +42,8 @@ class Watched:
         plan = plan_of(0, resources=True)
         faults = plan.faults | {FaultKind.JOURNAL} if journal else plan.faults - {FaultKind.JOURNAL}
         object.__setattr__(plan, "faults", faults)
-        self.judge = ResourceJudge(plan)
+        self.processes = Processes()
+        self.judge = ResourceJudge(plan, self.processes)
         for worker in ("w0", "w1", "w2"):
             host = "another" if worker == "w2" else "one"
             self.see("is", worker, {"server": "server0", "machine": host})
@@ -49,7 +51,10 @@ class Watched:
 
     def see(self, kind: str, who: str, *what: object) -> list[str]:
         """The violations that an event shows."""
-        return [each.text for each in self.judge.see(Event(1.0, kind, who, "", what))]
+        event = Event(1.0, kind, who, "", what)
+        if kind in ("is", "woke"):
+            self.processes.see(event)
+        return [each.text for each in self.judge.see(event)]
 
     def left(self) -> list[str]:
         return [each.text for each in self.judge.rest(2.0)]
@@ -100,6 +105,18 @@ def test_g13_two_destroys_at_once_are_seen_also_when_one_wakes():
     watched.see("is", "w0", {"asleep": True})
     assert watched.see("destroys", "w1", "name") == []
     (text,) = watched.see("woke", "w0")
+    assert text == "resource name is destroyed by w0 and w1 at the same time"
+
+
+def test_g13_worker_of_a_host_counted_as_dead_as_it_had_no_process_when_it_was_wanted():
+    """So nothing was ever said of two such workers that destroyed at once."""
+    watched = Watched()
+    for worker in ("w0", "w1"):
+        watched.see("is", worker, {"died_s": 0.5})  # its host may never start it
+        watched.see("is", worker, {"died_s": None})
+    watched.ends()
+    watched.see("destroys", "w0", "name")
+    (text,) = watched.see("destroys", "w1", "name")
     assert text == "resource name is destroyed by w0 and w1 at the same time"
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from typing import NamedTuple, final
 
 from ...core import messages
 from ...core.terms import Body, RequestId
 from ...retrylab.judges import Event, Judge, Violation
+from .observed import Processes
 from .plan import FaultKind, SimulationPlan
 
 SLACK_S = 0.3
@@ -29,7 +29,7 @@ worker's turn."""
 
 EPSILON_S = 1e-6
 
-SEEN = frozenset({"is", "grace", "heard", "commanded", "began", "late", "ended"})
+SEEN = frozenset({"grace", "heard", "commanded", "began", "late", "ended"})
 """Kinds of events that this judge reads."""
 
 SAVING_S = 2.0
@@ -74,29 +74,20 @@ class SentDispatch:
 class GraceJudge(Judge):
     """Judges when rollouts are told that they are late."""
 
-    def __init__(self, plan: SimulationPlan) -> None:
+    def __init__(self, plan: SimulationPlan, processes: Processes) -> None:
+        self._processes = processes
         self._saving_s = SAVING_S if plan.has(FaultKind.JOURNAL) else EPSILON_S
         self._terms: dict[str, GraceTerms] = {}
         """By the name of a call; for work of keys by that of its input."""
         self._ends: dict[tuple[str, RequestId], tuple[float, float]] = {}
         """The deadline of each request at each server, by its first and its newest transmission:
         it counts from the one that was not refused."""
-        self._home: dict[str, str] = {}
-        """The server of each worker."""
-        self._held_s: defaultdict[str, float] = defaultdict(lambda: -math.inf)
-        """When each process last stood still."""
         self._sent: dict[tuple[str, int], SentDispatch] = {}
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         who, what = event.actor, event.what
         match event.kind:
-            case "is":
-                facts = what[0]
-                if "server" in facts:
-                    self._home[who] = facts["server"]
-                if "held_times" in facts or facts.get("stopped_s") is not None:
-                    self._held_s[who] = event.at_s
             case "grace":
                 self._terms[what[0]] = GraceTerms(*what[1:])
             case "heard":
@@ -120,9 +111,9 @@ class GraceJudge(Judge):
 
     def _commanded(self, event: Event, message: messages.Dispatch, body: Body) -> list[Violation]:
         worker, now_s, key = event.actor, event.at_s, key_of(body)
-        home = self._home[worker]
+        home = self._processes[worker].home
         sent = self._sent.setdefault((worker, message.number), SentDispatch(now_s))
-        wanted = self._wanted_s(now_s, home, sent, message, key)
+        wanted = self._wanted_s(now_s, home.name, sent, message, key)
         late_s = message.late_s
         if wanted is None or late_s is None:
             if wanted is None and late_s is None:
@@ -135,7 +126,7 @@ class GraceJudge(Judge):
         if late_s < earliest_s - self._saving_s:
             text = f"{key} is to be told {earliest_s - late_s:.3f} s early that it is late"
             return [Violation("G9", now_s, text, key)]
-        if late_s > latest_s + SLACK_S and self._held_s[home] < sent.first_s - SLACK_S:
+        if late_s > latest_s + SLACK_S and home.stood_s < sent.first_s - SLACK_S:
             text = f"{key} is to be told {late_s - latest_s:.3f} s too late that it is late"
             return [Violation("G9", now_s, text, key)]
         return []
@@ -179,7 +170,7 @@ class GraceJudge(Judge):
         over_s = event.at_s - sent.began_s - sent.longest_s - SLACK_S
         if sent.told or over_s <= 0 or math.isinf(over_s):
             return []
-        if self._held_s[event.actor] >= sent.began_s:
+        if self._processes[event.actor].stood_s >= sent.began_s:
             return []  # its worker stood still
         key = event.request
         return [event.breaks("G9", f"{key} ended, and was never told that it was late")]

@@ -24,8 +24,7 @@ begun meanwhile; what was taken in is answered; and the status says so.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from ...core import messages
@@ -40,88 +39,12 @@ from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
 from .graces import SEEN as SEEN_OF_GRACES
 from .graces import GraceJudge, key_of, label_of
+from .observed import Observed, Processes
 from .plan import FaultKind, KeyUse, SimulationPlan
 from .resources import OF_RESOURCES, ResourceJudge
 from .resources import SEEN as SEEN_OF_RESOURCES
 
 # -- what is known ------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Observed:
-    """A process, as events tell of it."""
-
-    name: str
-    died_s: float | None = None
-    held_s: float = 0.0
-    """Time for which it was held up in all, in seconds."""
-    held_times: int = 0
-    continued_s: float = -math.inf
-    """Time at which it was last continued after a stop."""
-    stopped_s: float | None = None
-    """Time at which it was stopped; None if it is not."""
-    asleep: bool = False
-    """Whether its machine sleeps: then no code of it runs."""
-    # Of a machine with a host.
-    rate: float = 1.0
-    """How fast its clock is."""
-    guard_s: float = 0.0
-    """Most time from the deadline of its guard to the death of its workers, in seconds."""
-    membership: bytes = b""
-    """That of its newest beat."""
-    beats: dict[int, float] = dataclasses.field(default_factory=dict)
-    """When each beat of that membership was sent."""
-    until_s: float = -math.inf
-    """By then all its workers are dead, by what its server has answered."""
-    # Of a worker.
-    machine: Observed | None = None
-    """The machine of its host, if it is on one."""
-    server: Observed | None = None
-    slot: int = 0
-    set_up_s: float | None = None
-    """Time at which its environment was set up."""
-    reaped: bool = False
-    junk: str = ""
-    """Way in which its messages are spoilt; empty if they are not."""
-    known_s: float | None = None
-    """Time at which its router first had its hello, which is a sign of life, too."""
-    told_to_stop: set[int] = dataclasses.field(default_factory=set)
-    """Dispatches that are to stop, of which the router has not heard the end."""
-    sent: int = 0
-    """Number of dispatches to it."""
-    unreported: set[int] = dataclasses.field(default_factory=set)
-    """Those of them of which the router has neither the outcome nor its size."""
-    displaced: bool = False
-    """Whether another worker has its place, and it gives the outcomes that it holds."""
-    # Of a server.
-    epoch: bytes = b""
-    locked: bool = False
-    workers: dict[str, Observed] = dataclasses.field(default_factory=dict)
-    empty_since_s: dict[int, float] = dataclasses.field(default_factory=dict)
-    """The slots that nobody is in, and since when."""
-    most_workers: int = 0
-    """The most that were there at once."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it has not died."""
-        return self.died_s is None
-
-    @property
-    def home(self) -> Observed:
-        """The server of a worker."""
-        assert self.server is not None
-        return self.server
-
-    def moved_s(self, now_s: float) -> float:
-        """Time since it was last continued, in seconds; 0 while stopped."""
-        return 0.0 if self.stopped_s is not None else now_s - self.continued_s
-
-    def quiet_s(self, now_s: float) -> float:
-        """Time for which its router has had no sign of life: it is stopped, or dead."""
-        since_s = (now_s if self.stopped_s is None else self.stopped_s) if self.alive else None
-        quiet_s = now_s - (since_s if since_s is not None else self.died_s or 0.0)
-        return quiet_s if self.known_s is None else min(quiet_s, now_s - self.known_s)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -204,7 +127,7 @@ class Book(Judge):
         """Time of the event that is seen."""
         self.found: list[Violation] = []
         """Violations that the event shows."""
-        self.processes: dict[str, Observed] = {}
+        self.processes = Processes()
         self.calls: dict[str, JudgedCall] = {}
         self.draining: set[Observed] = set()
         """Servers that were asked to stop."""
@@ -235,13 +158,6 @@ class Book(Judge):
     def violation(self, guarantee: str, text: str, key: str = "") -> None:
         """A guarantee does not hold; for the call of this key, if it is one's."""
         self.found.append(Violation(guarantee, self.now_s, text, key))
-
-    def process(self, name: str) -> Observed:
-        """The process of this name."""
-        found = self.processes.get(name)
-        if found is None:
-            found = self.processes[name] = Observed(name)
-        return found
 
     # -- permits --------------------------------------------------------------
 
@@ -455,7 +371,7 @@ class Wires(Book):
     def declared_lost(self, worker: Observed) -> None:
         """The router takes the worker's executions for ended."""
         self.lost.add(worker)
-        if worker.alive and not worker.asleep:
+        if worker.runs():
             self.violation("G1", f"{worker.name} is declared lost and lives")
 
     # -- hosts ----------------------------------------------------------------
@@ -466,7 +382,7 @@ class Wires(Book):
         for worker in list(self.processes.values()):
             if worker.server in dead:
                 self.lost.add(worker)
-                if worker.alive and not worker.asleep:
+                if worker.runs():
                     text = f"{worker.name} lives, and {server.name} takes its server's for dead"
                     self.violation("G1", text)
 
@@ -495,12 +411,11 @@ class Wires(Book):
     def leases_seen(self) -> None:
         """The same of all that live."""
         for worker in self.processes.values():
-            if worker.machine is not None and worker.alive and not worker.asleep:
+            if worker.machine is not None and worker.runs():
                 self.lease_seen(worker, "lives")
 
     def woke(self, worker: Observed) -> None:
         """The machine of a process has woken, and its timers have fired: it runs again."""
-        worker.asleep = False
         self.lease_seen(worker, "wakes")
         if worker in self.lost:
             self.violation("G1", f"{worker.name} was declared lost, and runs again")
@@ -766,7 +681,7 @@ class SimulationJudge(Closings):
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         self.now_s, self.found = event.at_s, []
-        who, key, what = self.process(event.actor), event.request, event.what
+        who, key, what = self.processes[event.actor], event.request, event.what
         match event.kind:
             # The wires.
             case "heard":
@@ -811,15 +726,15 @@ class SimulationJudge(Closings):
                 self.holding.pop(what[0], None)
             # Processes.
             case "is":
-                self._is(who, what[0])
+                self.processes.see(event)
             case "ticked":
                 self.leases_seen()
                 self.pool_seen(who)
                 self.closing_seen(who)
             case "spawned":
-                self.spawned(who, self.process(what[0]), what[1])
+                self.spawned(who, self.processes[what[0]], what[1])
             case "kills":
-                self.kills(who, self.process(what[0]), what[1])
+                self.kills(who, self.processes[what[0]], what[1])
             case "reaped":
                 self.leaving.add(who)
                 who.reaped = True
@@ -835,9 +750,10 @@ class SimulationJudge(Closings):
             case "answered":
                 self.beat_answered(who, *what)
             case "woke":
+                self.processes.see(event)
                 self.woke(who)
             case "back":
-                self.taken_back(who, self.process(what[0]))
+                self.taken_back(who, self.processes[what[0]])
             case "declares":
                 self.declared_dead(who, what[0])
             case "grace":
@@ -849,10 +765,6 @@ class SimulationJudge(Closings):
             case _:
                 raise ValueError(f"no judge knows an event of the kind {event.kind!r}")
         return self.found
-
-    def _is(self, who: Observed, facts: Mapping[str, Any]) -> None:
-        for name, value in facts.items():
-            setattr(who, name, self.process(value) if name in ("server", "machine") else value)
 
     # -- callers --------------------------------------------------------------
 
@@ -1007,11 +919,7 @@ class SimulationJudge(Closings):
             if earlier.runs():
                 text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
                 self.violation("G1", text, key)
-            elif (
-                earlier.worker.alive
-                and not earlier.worker.asleep
-                and earlier.request == execution.request
-            ):
+            elif earlier.worker.runs() and earlier.request == execution.request:
                 self.violation("G2", f"{key} starts again, and its worker had not died", key)
         starts = len(mine) + 1
         if starts > 1 and not consent:
@@ -1100,9 +1008,9 @@ class Judges(Judge):
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         self.model = model_of(plan, model)
         self.guarantees = SimulationJudge(plan, self.model)
-        self.graces = GraceJudge(plan)
+        self.graces = GraceJudge(plan, self.guarantees.processes)
         self.saves = SavedStates(plan)
-        self.resources = ResourceJudge(plan)
+        self.resources = ResourceJudge(plan, self.guarantees.processes)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -1113,8 +1021,9 @@ class Judges(Judge):
             return self.resources.see(event)
         if kind in OF_MODEL:
             return self.model.see(event)
-        found = self.graces.see(event) if kind in SEEN_OF_GRACES else []
-        found += self.guarantees.see(event)
+        found = self.guarantees.see(event)
+        if kind in SEEN_OF_GRACES:
+            found += self.graces.see(event)
         if kind in SEEN:
             found += self.model.see(event)
         if kind in SEEN_OF_RESOURCES:

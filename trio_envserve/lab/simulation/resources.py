@@ -22,6 +22,7 @@ from typing import final
 from ...core import messages
 from ...core.scope import ResourceState
 from ...retrylab.judges import Event, Judge, Violation
+from .observed import Processes
 from .plan import FaultKind, SimulationPlan
 
 SEEN = frozenset(
@@ -57,15 +58,10 @@ class MadeResource:
 class ResourceJudge(Judge):
     """Judges the destroys of resources, and what is left at the end."""
 
-    def __init__(self, plan: SimulationPlan) -> None:
+    def __init__(self, plan: SimulationPlan, processes: Processes) -> None:
         self._durable = plan.has(FaultKind.JOURNAL)
+        self._processes = processes
         self._made: dict[str, MadeResource] = {}
-        self._home: dict[str, str] = {}
-        """Server of each worker."""
-        self._hosts: dict[str, str] = {}
-        """Name of the host of each worker that has one; others are on the server's machine."""
-        self._dead: set[str] = set()
-        self._asleep: set[str] = set()
         self._ended: set[tuple[str, int]] = set()
         """Executions whose code has ended."""
         self._stuck: frozenset[str] = frozenset()
@@ -74,10 +70,10 @@ class ResourceJudge(Judge):
         """Violations shown by an event."""
         who, what = event.actor, event.what
         match event.kind:
-            case "is":
-                self._is(who, what[0])
+            case "is" if "epoch" in what[0] and not self._durable:
+                for made in self._made.values():  # another server, which knows nothing of it
+                    made.is_over, made.destroyed_by = False, ""
             case "woke":
-                self._asleep.discard(who)
                 return [
                     violation for name, made in self._made.items() if made.destroying[who]
                     for violation in self._twice(event, name, made)
@@ -88,7 +84,7 @@ class ResourceJudge(Judge):
                 number, name, here = what
                 if name in self._made:
                     return [Violation("G13", event.at_s, f"the name {name} is given twice")]
-                host = self._hosts.get(who, "") if here else None
+                host = self._host_of(who) if here else None
                 self._made[name] = MadeResource(who, number, host, exists=True)
             case "destroys":
                 return self._destroys(event, what[0])
@@ -102,21 +98,13 @@ class ResourceJudge(Judge):
                 self._stuck = what[0]
         return []
 
-    def _is(self, who: str, facts: dict[str, object]) -> None:
-        if "server" in facts:
-            self._home[who] = str(facts["server"])
-        if "machine" in facts:
-            self._hosts[who] = str(facts["machine"]).rstrip("'")  # of two with one name
-        if "epoch" in facts and not self._durable:  # another server, which knows nothing of it
-            for made in self._made.values():
-                made.is_over, made.destroyed_by = False, ""
-        if facts.get("died_s") is not None:
-            self._dead.add(who)
-        if "asleep" in facts:
-            (self._asleep.add if facts["asleep"] else self._asleep.discard)(who)
+    def _host_of(self, worker: str) -> str:
+        """Name of the host that a worker is on; empty: it is on the server's machine."""
+        machine = self._processes[worker].machine
+        return "" if machine is None else machine.name.rstrip("'")  # of two with one name
 
     def _runs(self, worker: str) -> bool:
-        return bool(worker) and worker not in self._dead and worker not in self._asleep
+        return bool(worker) and self._processes[worker].runs()
 
     def _twice(self, event: Event, name: str, made: MadeResource) -> list[Violation]:
         busy = sorted(filter(self._runs, made.destroying.elements()))
@@ -136,7 +124,7 @@ class ResourceJudge(Judge):
         if made.maker != who and lives and not made.is_left:
             text = f"resource {name} is destroyed by {who}, and its execution lives"
             found.append(Violation("G13", at_s, text))
-        if made.host not in (None, self._hosts.get(who, "")):
+        if made.host not in (None, self._host_of(who)):
             text = f"resource {name} is destroyed by {who}, which is not on its host"
             found.append(Violation("G13", at_s, text))
         return found + self._twice(event, name, made)
@@ -155,5 +143,5 @@ class ResourceJudge(Judge):
             Violation("G13", at_s, f"resource {name} is left")
             for name, made in self._made.items()
             if made.exists and name not in self._stuck
-            and (self._durable or self._home[made.maker] not in self._dead)
+            and (self._durable or self._processes[made.maker].home.alive)
         ]  # fmt: skip
