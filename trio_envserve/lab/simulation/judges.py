@@ -1002,34 +1002,36 @@ class SavedStates(Judge):
         return (label, request.sequence) if label and self._durable else request
 
 
+NOT_OF_GUARANTEES = OF_SAVES | OF_RESOURCES | OF_MODEL
+"""Kinds of events that other judges alone see."""
+
+
 class Judges(Judge):
     """The judges of a run, each of which sees the events that concern it."""
 
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         self.model = model_of(plan, model)
         self.guarantees = SimulationJudge(plan, self.model)
-        self.graces = GraceJudge(plan, self.guarantees.processes)
-        self.saves = SavedStates(plan)
-        self.resources = ResourceJudge(plan, self.guarantees.processes)
+        processes = self.guarantees.processes
+        self._resources = ResourceJudge(plan, processes)
+        self._others = (
+            (GraceJudge(plan, processes), SEEN_OF_GRACES), (SavedStates(plan), OF_SAVES),
+            (self.model, SEEN),
+            (self._resources, SEEN_OF_RESOURCES if plan.has(FaultKind.RESOURCES) else ()),
+        )  # fmt: skip
+        """Each with the kinds of events that it sees."""
+        self._of_kind: dict[str, list[Judge]] = {}
+        """Judges that see each kind of event, in their order."""
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
         kind = event.kind
-        if kind in OF_SAVES:
-            return self.saves.see(event)
-        if kind in OF_RESOURCES:
-            return self.resources.see(event)
-        if kind in OF_MODEL:
-            return self.model.see(event)
-        found = self.guarantees.see(event)
-        if kind in SEEN_OF_GRACES:
-            found += self.graces.see(event)
-        if kind in SEEN:
-            found += self.model.see(event)
-        if kind in SEEN_OF_RESOURCES:
-            found += self.resources.see(event)
-        return found
+        judges = self._of_kind.get(kind)
+        if judges is None:
+            judges = self._of_kind[kind] = [self.guarantees] * (kind not in NOT_OF_GUARANTEES)
+            judges += [judge for judge, kinds in self._others if kind in kinds]
+        return [violation for judge in judges for violation in judge.see(event) or ()]
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""
-        return self.guarantees.rest(at_s) + self.resources.rest(at_s)
+        return self.guarantees.rest(at_s) + self._resources.rest(at_s)
