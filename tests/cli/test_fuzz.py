@@ -279,12 +279,12 @@ async def test_mutant_is_caught_and_the_way_is_told(tmp_path: Path):
     assert "crash: every order" in done.err
     assert "caught by G4, after" in done.err
     assert "* asks c0#1: run" in done.out
-    assert "VIOLATED G4: c0#1 is acknowledged, and its caller has nothing" in done.out
+    assert "c0#1 is acknowledged, and its caller has nothing" in done.out
     assert "every order found a violation (crash)" in done.out
     done = await fuzz(tmp_path, "--exhaustive", "--mutant", "acknowledged-on-arrival", "--json")
     (failure,) = done.last["failures"]
-    assert failure["guarantees"] == ["G4"]
-    assert failure["path"][-1].startswith("VIOLATED G4")
+    assert (failure["guarantee"], failure["mutant"]) == ("G4", "acknowledged-on-arrival")
+    assert failure["command"].endswith("--config crash --mutant acknowledged-on-arrival")
 
 
 async def test_mutant_that_does_not_show_is_a_failure(tmp_path: Path):

@@ -23,9 +23,8 @@ def marked(name: str) -> object:
     "name", [marked(name) for name, row in SIZES.items() if row["seconds"] < NIGHT_S]
 )
 def test_configuration_is_exhausted_and_holds(name: str):
-    search = explore(configuration(name))
-    figures = search.figures
-    assert search.violations == ()
+    figures = explore(configuration(name))
+    assert figures.violations == ()
     assert figures.exhausted
     assert figures.looked == figures.states
     stored = SIZES[name]

@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from trio_envserve.lab.exploration.configurations import HOST_TABLE, configuration
-from trio_envserve.lab.exploration.search import explore
+from trio_envserve.lab.exploration.configurations import HOST_TABLE
+from trio_envserve.lab.exploration.search import SmallSystem, explore
 from trio_envserve.lab.exploration.world import CLOCKS, FAST, SLOW
 from trio_envserve.lab.mutants import find
+from trio_envserve.retrylab.failure import explored_failure
 
 from .test_sameness import Whole, after, differing, first, moves, space_of, texts
 
@@ -23,12 +24,14 @@ def test_clocks_drift_in_every_way_and_first_in_the_worst():
 
 def test_counterexample_of_a_lease_says_who_did_what():
     with find("no-margin").applied():
-        search = explore(configuration("hosts-beat"))
-        lines = search.tell()
-    text = "\n".join(lines)
+        target = SmallSystem(config="hosts-beat")
+        failure = explored_failure(target, explore(target.configuration))
+    assert failure is not None
+    text = failure.text()
     assert "time: tick" in text
     assert "Items 1(SPAWN w0-1)" in text
-    assert lines[-1] == "VIOLATED G1: w0-1 is declared lost and lives"
+    assert text.startswith("G1: ")
+    assert "w0-1 is declared lost and lives" in text
 
 
 @pytest.mark.parametrize("name", ["hosts-sleep", "hosts-guard", "hosts-over-twice"])

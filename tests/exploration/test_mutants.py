@@ -37,8 +37,8 @@ def test_a_mutant_is_found_by_its_guarantee(name: str, mutant: str):
     broken = find(mutant)
     with broken.applied():
         search = explore(configuration(name))
-    assert search.violations, search.figures.text()
-    assert any(map(broken.caught_by, search.violated)), search.violations
+    assert search.violations, search.text()
+    assert any(broken.caught_by(each.guarantee) for each in search.violations), search.violations
 
 
 def test_every_mutant_is_shown_or_has_a_reason():

@@ -287,8 +287,8 @@ def explore(row: Row) -> Found:
     for configuration in chosen:
         most = None if row.family in REGISTERED else LARGEST
         search = explored(configuration, most_states=most)
-        states += search.figures.states
-        if by := _first(row, [text.partition(":")[0] for text in search.violations]):
+        states += search.states
+        if by := _first(row, [each.guarantee for each in search.violations]):
             return by, states, {"where": configuration.name}
     return "", states, {}
 

@@ -7,15 +7,13 @@ The protocol that ships, a mutant of it and a protocol of somebody's own are tar
 :mod:`trio_envserve.retrylab`, which runs them; here are the options, the progress, and the
 output.
 
-Every order of ours is a configuration of :mod:`trio_envserve.lab.exploration`, searched in this
-process; a system of somebody's own is searched in a process of its own, for its code is not ours.
-Either way there are lines of progress, then the shortest way to a violation if there is one, and
-the figures.
+Every order of ours is a configuration of :mod:`trio_envserve.lab.exploration`: a system that is
+searched as one of somebody's own is, in a process.  There are lines of progress, then the shortest
+way to a violation if there is one, and the figures.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +27,7 @@ from .. import foreign
 from ..core.errors import ConfigError
 from ..core.work import WorkInput, WorkState
 from ..lab.exploration.configurations import Configuration, configuration, showing
-from ..lab.exploration.search import Search
+from ..lab.exploration.search import SPEC as SMALL_SYSTEM
 from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
 from ..lab.simulation.coverage import name_of
 from ..lab.simulation.plan import CONFIGURATIONS, is_harsh
@@ -261,8 +259,7 @@ class _Ended:
 
 async def _chosen(options: Fuzz, ended: _Ended) -> Result:
     if options.exhaustive:
-        every_order = _every_order_of if options.protocol else _every_order
-        return await every_order(options, ended)
+        return await _every_order(options, ended)
     if options.mutant == "all":
         return await _mutants(options, ended)
     if options.saved is not None or options.single:
@@ -418,18 +415,8 @@ _ROWS = {
     "transitions": "transitions from one state to another",
     "depth": "transitions from the first state to the farthest ones",
     "exhausted": "whether every state was visited",
-    "peak_mib": "most memory used, in MiB",
     "seconds": "seconds",
 }
-
-
-def _searching(
-    figures: Callable[[], Mapping[str, Any]], ended: _Ended
-) -> AbstractAsyncContextManager[None]:
-    """While the block lasts: how far the search is.  Nobody knows how much is left."""
-    ended.when_interrupted(lambda: ("before every state was visited", figures()))
-    text = "{states:,} states, {transitions:,} transitions, {depth} deep"
-    return progress(lambda: text.format(**figures()))
 
 
 def chosen(name: str, mutant: str) -> Configuration:
@@ -450,42 +437,33 @@ def chosen(name: str, mutant: str) -> Configuration:
 
 
 async def _every_order(options: Fuzz, ended: _Ended) -> Result:
-    """Search a configuration of the code that ships, with a mutant or without."""
-    configuration, mutant = chosen(options.config, options.mutant), options.mutant
-    name = configuration.name
-    say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
-    with find(mutant).applied() if mutant else contextlib.nullcontext():
-        search = Search(configuration)
-        async with _searching(search.record, ended):
-            for _ in search.run():
-                await trio.lowlevel.checkpoint()
-        path = search.tell()
-    record = {**search.record(), "mutant": mutant, "failures": []}
-    if path:
-        record["failures"] = [{"guarantees": record["violated"], "path": path}]
-    if mutant:
-        caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
-        say(f"{mutant}: {caught}, after {record['states']:,} states")
-    pairs = pairs_table(record["pairs"], "in how many states")
-    shown = ["\n".join(path)] * bool(path)
-    code = options.failed(broke=bool(path))
-    return ended.result(code, record, *shown, _found(name, record), pairs)
-
-
-async def _every_order_of(options: Fuzz, ended: _Ended) -> Result:
-    """Search a system of somebody's own, within its bounds."""
-    spec = options.protocol
-    say(f"{spec}: every order")
-    record: dict[str, Any] = {"protocol": spec, "failures": []}
-    record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
-    save = str(options.save) if options.save else None
-    async with _searching(lambda: record, ended):
+    """Search a configuration of the code that ships, with a mutant or without; or a system of
+    somebody's own, within its bounds."""
+    spec, mutant, of = options.protocol, options.mutant, dict[str, str]()
+    name, about = spec, ""
+    if not spec:
+        asked = chosen(options.config, mutant)
+        spec, name, of = SMALL_SYSTEM, asked.name, {"config": asked.name, "mutant": mutant}
+        about = f"; {asked.describe()}" + f"; mutant {mutant}" * bool(mutant)
+    say(f"{name}: every order{about}")
+    record: dict[str, Any] = {"mutant": mutant} if of else {"protocol": spec}
+    record |= {"failures": [], "states": 0, "transitions": 0, "depth": 0, "exhausted": False}
+    ended.when_interrupted(lambda: ("before every state was visited", record))
+    text = "{states:,} states, {transitions:,} transitions, {depth} deep"
+    async with progress(lambda: text.format(**record)):  # nobody knows how much is left
         found = await campaign.ask(
-            "explore", spec, lambda result: record.update(result.get("explored", {})), save=save
-        )
+            "explore", spec, lambda result: record.update(result.get("explored", {})),
+            options=of, save=str(options.save) if options.save else None,
+            made_by=ended.made_by,
+        )  # fmt: skip
     record["failures"] = [found["failure"]] if found["failure"] else []
     texts = [failure.pop("text") for failure in record["failures"]]
-    return ended.result(options.failed(broke=bool(texts)), record, *texts, _found(spec, record))
+    if mutant:
+        caught = "".join(f"caught by {each['guarantee']}" for each in record["failures"])
+        say(f"{mutant}: {caught or 'NOT CAUGHT'}, after {record['states']:,} states")
+    shown = [*texts, _found(name, record)]
+    shown += [pairs_table(record["pairs"], "in how many states")] if of else []
+    return ended.result(options.failed(broke=bool(texts)), record, *shown)
 
 
 def _found(name: str, record: Mapping[str, Any]) -> Table:

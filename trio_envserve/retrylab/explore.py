@@ -1219,7 +1219,7 @@ def _whose(state: SystemState, move: Move) -> str | None:
 
 @dataclasses.dataclass(slots=True)
 class Explored:
-    """Progress of a search of every order, and its first violation."""
+    """Progress of a search of every order, and the end of it that is violated."""
 
     bounds: Bounds
     """Bounds of the search."""
@@ -1235,14 +1235,19 @@ class Explored:
     """Whether all states within the bounds were looked at."""
     seconds: float = 0.0
     """Duration of the search in seconds."""
-    violation: Violation | None = None
-    """First violation that was found; None if there is none."""
+    violations: tuple[Violation, ...] = ()
+    """Violations that were found at the same time; none: nothing was violated."""
     path: Path | None = None
-    """Shortest path to the violation; None if there is none."""
+    """Shortest path to them; None if there is none."""
     looked: int = 0
     """Number of states looked at: of the others it is only known that there are such."""
     locals: int = 0
     """Number of local states, of all actors and judges together."""
+
+    @property
+    def violation(self) -> Violation | None:
+        """First violation that was found; None if there is none."""
+        return self.violations[0] if self.violations else None
 
     def text(self) -> str:
         """Figures in one line."""
@@ -1385,7 +1390,7 @@ class Exploration:
             if asking[ask.actor] > 0:
                 asking[ask.actor] -= 1
                 asks.append(ask)
-        self.explored.violation = violations[0]
+        self.explored.violations = tuple(violations)
         self.explored.path = Path(tuple(reversed(path)), self.bounds, tuple(asks), rests)
 
 

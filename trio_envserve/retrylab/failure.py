@@ -97,6 +97,10 @@ class SystemTarget(Target[Any, Run]):
             asks.append(ask._replace(at_s=each["at_s"]))
         return tuple(asks)
 
+    def figures(self, explored: Explored) -> dict[str, Any]:
+        """Figures of a search of every order, for JSON."""
+        return explored.to_data()
+
     def promise(self, guarantee: str) -> str:
         """Words for an actor that raised; a guarantee of an author's needs none."""
         return "an actor raised" if guarantee == CRASH else ""

@@ -170,7 +170,7 @@ def _explore(target: Target[Any, Any], job: Job, tell: Tell) -> None:
         with _ending(job, WHERE, tell):
             left = next(progress, None) is not None
         if not left or time.monotonic() - told_s >= TELL_S:
-            tell(explored=search.explored.to_data())
+            tell(explored=target.figures(search.explored))
             told_s = time.monotonic()
     failure = explored_failure(target, search.explored)
     tell(failure=failure and _data(failure, job))
