@@ -213,6 +213,8 @@ class ModelSession:
     finished: Spans = ()
     owes: bool = False
     """Whether something of it was cancelled that may have run."""
+    heard_s: float = 0.0
+    """When its client was last heard."""
 
 
 class ModelConfirm(NamedTuple):
@@ -290,7 +292,8 @@ class RouterModel(Judge):
         """The closed work of each key of which an execution lives."""
         self.runs: dict[tuple[str, int], ModelRun] = {}
         self.said: dict[tuple[Name, int, Tag], tuple[Told, Fact]] = {}
-        """Answers to the commands with ids of their own, the oldest first, and their records."""
+        """Answers to the commands with ids of their own, the oldest first, and their records, each
+        of which ends with its time."""
         self.confirms: dict[RequestId, ModelConfirm] = {}
         """Cancels that are to be answered."""
         self.pending: dict[RequestId, tuple[Told, int]] = {}
@@ -1628,7 +1631,8 @@ class Boundary(RouterModel):
                     act = KeyAct.FORGET if forget else KeyAct.CANCEL
                     if record in known:
                         answer = "said", generation, started, finished
-                        self.said[(namespace, key), act, tag] = answer, ("said",)
+                        fact: Fact = ("said", (namespace, key), act, tag, 0.0)
+                        self.said[(namespace, key), act, tag] = answer, fact
         for work in self.open.values():
             if self._resting and work.outcome is not None:  # so long callers may count for it
                 work.lost, work.timed, work.since_s = frozenset(), "retained", self.limits.orphan_s
@@ -1684,9 +1688,7 @@ class Clocks(Boundary):
     def _begins(self, at_s: float) -> None:
         self._at_s = at_s
         self.now_s = 0.0
-        self._heard_s: dict[bytes, float] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
-        self._said_s: dict[tuple[Name, int, Tag], float] = {}
         super()._begins(at_s)
 
     def _read_clock(self, at_s: float) -> None:
@@ -1696,24 +1698,15 @@ class Clocks(Boundary):
     def _hear(self, session: bytes) -> bool:
         if session not in self.sessions:
             return False
-        self._heard_s[session] = self.now_s
+        self.sessions[session].heard_s = self.now_s
         return True
 
     def _welcome(self, message: Any, body: Body | None) -> None:
         super()._welcome(message, body)
-        self._heard_s[message.session] = self.now_s
+        self.sessions[message.session].heard_s = self.now_s
 
     def _add_deadline(self, for_s: float, request: RequestId) -> None:
         heapq.heappush(self._deadlines, (self._at_s + for_s, request))
-
-    def command(
-        self, request: RequestId, ticket: ModelTicket, name: Name, act: KeyAct, tag: Tag
-    ) -> None:
-        """And when it was said."""
-        was_known = (name, act, tag) in self.said
-        super().command(request, ticket, name, act, tag)
-        if (name, act, tag) in self.said and not was_known:
-            self._said_s[name, act, tag] = self.now_s
 
     def may_forget(self, work: ModelWork) -> bool:
         """Whether its retention has passed.  Who waits for what cannot be read has left when that
@@ -1730,8 +1723,12 @@ class Clocks(Boundary):
             if session is not None and request.sequence in session.tickets:
                 self.out_of_time(request)
         if leases:
-            for each in [s for s in self.sessions if now_s - self._heard_s[s] > limits.lease_s]:
-                self.lapse(each)
+            silent = [
+                id_ for id_, each in self.sessions.items()
+                if now_s - each.heard_s > limits.lease_s
+            ]  # fmt: skip
+            for id_ in silent:
+                self.lapse(id_)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
                 if (work.restored or self._has_limits) and self._ends(work.number):
@@ -1741,10 +1738,9 @@ class Clocks(Boundary):
                     self.orphaned(work)
             elif work.timed == "retained" and not self.journaled and self.may_forget(work):
                 self.forgotten(work)
-        for command in list(self.said):
-            if self._said_s.get(command, 0.0) > now_s - limits.command_s:
+        for command, (_, fact) in list(self.said.items()):
+            if fact[-1] > now_s - limits.command_s:
                 break
-            self._said_s.pop(command, None)
             self.expire(command)
 
     def _ends(self, number: int) -> bool:

@@ -728,7 +728,8 @@ class SimulationJudge(Closings):
             case "is":
                 self.processes.see(event)
             case "ticked":
-                self.leases_seen()
+                if self.plan.hosts is not None:
+                    self.leases_seen()
                 self.pool_seen(who)
                 self.closing_seen(who)
             case "spawned":
