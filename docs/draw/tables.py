@@ -32,6 +32,7 @@ from trio_envserve.core.limits import (
 from trio_envserve.core.messages import Field
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.work import Refusal, Works, WorkState
+from trio_envserve.lab.conformance.cases import VECTORS
 from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.exploration.configurations import Configuration
 from trio_envserve.lab.mutants import MUTANTS
@@ -453,8 +454,8 @@ def error_record_cddl() -> str:
 
 
 def vectors_table() -> str:
-    """The test vectors, for people.  ``docs/vectors.json`` has them for programs."""
-    vectors = json.loads((DOCS / "vectors.json").read_text())
+    """The test vectors, for people.  ``vectors.json`` has them for programs."""
+    vectors = VECTORS
     lines = ["| message | header | meaning |", "|---|---|---|"]
     lines += [
         f"| {each['message']} | `{each['header']}` | {each['meaning']} |"

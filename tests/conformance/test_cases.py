@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tests.conformance.pages import PAGE, headings
-from trio_envserve.core.errors import ConfigError
+from trio_envserve.core import messages
+from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.lab.conformance import cases, workers
 from trio_envserve.lab.conformance.cases import CASES, SECTIONS, select
 from trio_envserve.lab.conformance.environment import OPERATIONS
@@ -52,6 +53,14 @@ def test_the_page_has_every_operation_of_the_environment():
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| `op` | what it does |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(OPERATIONS)
+
+
+@pytest.mark.parametrize("vector", cases.VECTORS["malformed"], ids=lambda each: each["why"])
+def test_malformed_request_was_sent_without_a_body_which_alone_is_malformed(vector: dict[str, str]):
+    frames = cases.malformed_frames(vector)
+    with pytest.raises(ProtocolError) as raised:
+        messages.read(frames, most_bytes=1 << 20)
+    assert not str(raised.value).endswith("frames")
 
 
 def test_cases_are_chosen_by_pattern():

@@ -15,7 +15,6 @@ argument, the program runs it alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -39,8 +38,8 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
     from trio_envserve.core.terms import COST_HEADER
     from trio_envserve.core.worker import BeatDue, EnvironmentReady, RouterMessage, WorkerCore
+    from trio_envserve.lab.conformance.cases import VECTORS
 
-VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
 MARK = b"\xff\xfe\xff"
 ID = bytes(range(0x30, 0x40))
 """The one id of these worlds, which the vectors have as a nonce."""
@@ -151,7 +150,7 @@ def one(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     """The test vectors, for every target that they may be meant for."""
-    vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
+    vectors = VECTORS
     bodies = [bytes.fromhex(each["bytes"]) for each in vectors["values"]]
     frames = [[bytes.fromhex(f) for f in each["frames"]] for each in vectors["messages"]]
     frames += [[bytes.fromhex(each["header"])] for each in vectors["malformed"]]

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from trio_envserve import RolloutFailed, open_client, open_server
+from trio_envserve.lab.conformance.cases import VECTORS
 from trio_envserve.lab.conformance.workers import Subject, WorkerOptions, conform_worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -111,8 +112,7 @@ console.log(values.length);
 
 
 async def test_it_reads_the_values_of_the_vectors(example: Path):
-    vectors = (ROOT / "docs" / "vectors.json").read_text(encoding="utf-8")
-    known = json.dumps({"values": json.loads(vectors)["values"]})
+    known = json.dumps({"values": VECTORS["values"]})
     read = ["node", "--input-type=module", "-e", READ, known]
     done = await trio.run_process(read, cwd=example, capture_stdout=True)
     assert int(done.stdout) >= 7

@@ -1,13 +1,11 @@
-"""docs/vectors.json, replayed both ways, and by the machines that receive it."""
+"""vectors.json, replayed both ways, and by the machines that receive it."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
-import json
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -23,9 +21,9 @@ from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Report, RouterEffect, Spawn, ToClient
 from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Spawned, WorkerMessage
 from trio_envserve.core.worker import EnvironmentReady, RouterMessage, WorkerCore
+from trio_envserve.lab.conformance.cases import VECTORS
 from trio_envserve.worker.config import WorkerConfig
 
-VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
 CLASSES = {cls.__name__: cls for cls in MESSAGES}
 MOST = 1 << 20
 EXTRA = b"one frame too many"
