@@ -2049,7 +2049,7 @@ class HostileClient(VirtualProcess):
 
     def take_in(self, frames: Frames) -> None:
         """A message has arrived."""
-        message, _ = messages.read(frames, most_bytes=1 << 20)[0]
+        message, _ = said_in(frames)[0]
         if isinstance(message, messages.Welcome):
             self.session = message.session
             self._sent.clear()

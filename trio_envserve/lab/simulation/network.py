@@ -15,7 +15,16 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ...core import host_messages
 from ...core.errors import ProtocolError
-from ...core.messages import Message, Request, Said, ToSay, in_batches, read
+from ...core.messages import (
+    BATCHED,
+    Message,
+    Request,
+    Said,
+    ToSay,
+    in_batches,
+    read,
+    rows_claimed,
+)
 from ...core.terms import Body, SentBody, whole
 from ...retrylab.world import ARRIVED, LOST, STRAY, BaseLink, BaseNetwork, Events, Rates
 
@@ -48,22 +57,23 @@ def singly(frames: Frames) -> list[Frames]:
     return [frames]
 
 
-class SentAlone(list[Body]):
-    """Frames of one message, which judges need not decode again."""
+class SentFrames(list[Body]):
+    """Frames of one message, or of the rows of a batch, which nobody who looks on need decode."""
 
     __slots__ = ("said",)
 
     def __init__(
-        self, before: tuple[SentBody, ...], frames: tuple[SentBody, ...], said: ToSay
+        self, before: tuple[SentBody, ...], frames: tuple[SentBody, ...], said: Sequence[ToSay]
     ) -> None:  # fmt: skip
         super().__init__(map(whole, (*before, *frames)))
-        message, body = said
-        self.said: Sequence[Said] = ((message, None if body is None else self[-1]),)
+        self.said: Sequence[Said] = [
+            (message, None if body is None else whole(body)) for message, body in said
+        ]
 
 
 def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
     """The messages from this frame on, each with its body; none for garbage."""
-    if type(frames) is SentAlone:
+    if type(frames) is SentFrames:
         return frames.said
     try:
         return read(frames[at:] if at else frames, most_bytes=HEADER_BYTES)
@@ -176,7 +186,7 @@ class TurnMessages:
         self, link: SimulatedLink | None, before: tuple[SentBody, ...], said: ToSay, up: bool
     ) -> None:  # fmt: skip
         for frames in in_batches((said,)):
-            self._carrier.send(link, SentAlone(before, frames, said), up=up)
+            self._carrier.send(link, SentFrames(before, frames, (said,)), up=up)
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
@@ -190,7 +200,10 @@ class TurnMessages:
                     self._alone(link, before, said[0], up)
                     continue
                 for frames in _together(said):
-                    self._carrier.send(link, [*map(whole, (*before, *frames))], up=up)
+                    is_batch = type(said[0][0]) in BATCHED
+                    count = rows_claimed(whole(frames[0])) if is_batch else 1
+                    rows, said = said[:count], said[count:]
+                    self._carrier.send(link, SentFrames(before, frames, rows), up=up)
 
 
 def _together(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
