@@ -130,7 +130,7 @@ class Socket(Protocol):
 class ConformancePeer:
     """One connection.  Opened by :func:`open_peer`."""
 
-    def __init__(self, socket: Socket, patience_s: float, made: list[None]) -> None:
+    def __init__(self, socket: Socket, patience_s: float) -> None:
         self.patience_s = patience_s
         self.session = b""
         self.nonce = b""
@@ -150,13 +150,7 @@ class ConformancePeer:
         self.held: list[tuple[Body, ...]] | None = None
         """Requests to be sent together; None: each is sent at once."""
         self._socket = socket
-        self._made = made
         self._stats_probe = 0
-
-    @property
-    def connections(self) -> int:
-        """How often the connection was made: more than once if it was lost."""
-        return len(self._made)
 
     # -- saying ---------------------------------------------------------------
 
@@ -450,12 +444,10 @@ async def open_peer(
     network: Network, address: str, *, patience_s: float
 ) -> AsyncIterator[ConformancePeer]:
     """A connection, made, without a session.  Fails the case if it cannot be made."""
-    made: list[None] = []
     connected = trio.Event()
 
     def on_event(event: ConnectionEvent) -> None:
         if event is ConnectionEvent.CONNECTED:
-            made.append(None)
             connected.set()
 
     with unwrap_single():
@@ -464,7 +456,7 @@ async def open_peer(
                 await connected.wait()
             if not connected.is_set():
                 raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
-            yield ConformancePeer(socket, patience_s, made)
+            yield ConformancePeer(socket, patience_s)
 
 
 # == A connection made by hand: what no socket of a library would send
@@ -543,7 +535,7 @@ async def open_raw_peer(
         socket = RawSocket(stream)
         nursery.start_soon(socket.run)
         socket.send_bytes(wire.greeting() + wire.ready(identity=identity))
-        yield ConformancePeer(socket, patience_s, [None]), socket
+        yield ConformancePeer(socket, patience_s), socket
         nursery.cancel_scope.cancel()
 
 
