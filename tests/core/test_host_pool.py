@@ -37,7 +37,7 @@ from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Beat, RouterChanged, Stop
-from trio_envserve.core.pool import NO_PLACE, Elastic, Need, Part, Phase
+from trio_envserve.core.pool import NO_PLACE, Elastic, LifeInput, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToHost, ToWorker
@@ -411,6 +411,26 @@ def test_a_place_that_another_host_has_taken_is_not_closed_with_the_first():
     assert link.pool.open_slots(1, "b") == [slot]
     link.hosts._close(first)
     assert slot.is_open
+
+
+def emptied() -> Link:
+    """A host whose only worker has left its place and lives on."""
+    link = joined()
+    for each in (LifeInput.RETIRE, LifeInput.SPENT):
+        link.pool.step(link.pool.lives[b"w0-1"], each, link.now_s, "old")
+    return link
+
+
+def test_worker_of_a_host_that_was_set_aside_kept_its_place_from_those_of_another():
+    """They could not leave the place before it had given all."""
+    link = emptied()
+    first = link.hosts.hosts[link.host.lease.membership]
+    (slot,) = first.slots
+    link.hosts._set_aside(first, "error", "its workers did not get ready")
+    (other,) = link.pool.open_slots(1, "b")
+    assert other is not slot
+    link.pool.step(link.pool.lives[b"w0-1"], LifeInput.EXITED, link.now_s, "it ended")
+    assert link.pool.open_slots(1, "c") == [slot]
 
 
 # -- bounds -----------------------------------------------------------------------------

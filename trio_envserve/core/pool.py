@@ -588,9 +588,10 @@ class Pool:
         slot.pause_s, slot.start_at_s = pause_s, now_s + pause_s
 
     def open_slots(self, count: int, host: str = "", tag: str = "") -> list[Slot]:
-        """Add ``count`` slots for a host that has joined; closed and empty ones are used again."""
+        """Add ``count`` slots for a host that has joined; closed ones that nobody has left behind
+        are used again."""
         self._counts = None
-        free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
+        free = [s for s in self.slots if s.closed and s.life is None and not s.emptying][:count]
         for slot in free:
             slot.begin_anew()
         fresh = [Slot(len(self.slots) + index) for index in range(count - len(free))]
