@@ -433,6 +433,14 @@ def test_worker_of_a_host_that_was_set_aside_kept_its_place_from_those_of_anothe
     assert link.pool.open_slots(1, "c") == [slot]
 
 
+def test_host_said_that_more_workers_were_ready_than_it_has_places():
+    link = emptied()
+    link.second()
+    link.ready()
+    (record,) = link.hosts.records({}, link.now_s)["hosts"]
+    assert (record["slots"], record["workers"], record["ready"]) == (1, 2, 1)
+
+
 # -- bounds -----------------------------------------------------------------------------
 
 

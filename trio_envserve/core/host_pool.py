@@ -271,7 +271,9 @@ class RemoteHost:
 
     # -- statistics -------------------------------------------------------------
 
-    def record(self, running: Mapping[bytes, int], wait_s: float, now_s: float) -> dict[str, Any]:
+    def record(
+        self, running: Mapping[bytes, int], pool: Pool, wait_s: float, now_s: float
+    ) -> dict[str, Any]:
         """The host's record in the statistics.  ``running``: number of executions on each worker
         that said hello.  ``wait_s``: time after its last beat when it is lost."""
         received_s = self.holding.received_s
@@ -279,7 +281,7 @@ class RemoteHost:
         return {
             "host": self.name, "state": self.state, "why": self.why,
             "slots": self.capacity, "workers": len(self.workers),
-            "ready": len(self.workers) - len(self.unready),
+            "ready": sum(pool.lives[worker].serves for worker in self.workers),
             "running": sum(running.get(worker, 0) for worker in self.workers),
             "heard_s": round(now_s - heard_s, 3),
             "lost_s": round(heard_s + wait_s - now_s, 3),
@@ -709,7 +711,7 @@ class Hosts:
         hosts = sorted(self.hosts.values(), key=lambda host: host.name)
         wait_s = self.leases.terms.wait_s
         return {
-            "hosts": [host.record(running, wait_s, now_s) for host in hosts],
+            "hosts": [host.record(running, self._pool, wait_s, now_s) for host in hosts],
             "past_hosts": self._past.records(now_s),
         }
 

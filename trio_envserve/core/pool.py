@@ -165,6 +165,11 @@ class Life:
         return self.blocked or bool(self.held_by)
 
     @property
+    def serves(self) -> bool:
+        """Whether it said hello, and still works: another worker has not got its place."""
+        return self.phase in (Phase.READY, Phase.RETIRING)
+
+    @property
     def leaving(self) -> bool:
         """Whether it was told to exit, is to be killed, or is dead."""
         return self.phase in (Phase.ENDING, Phase.REAPED)
