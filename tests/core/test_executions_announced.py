@@ -6,7 +6,7 @@ from typing import Any
 
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.limits import KIB
-from trio_envserve.core.pool import Phase
+from trio_envserve.core.pool import LifeInput, Phase
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
@@ -317,6 +317,44 @@ def test_worker_that_has_left_its_place_and_says_what_cannot_be_is_killed():
         pair.from_worker(said, worker=b"w0-3")
         assert [kill.worker for kill in pair.kills] == [b"w0-3"]
         assert pair.phases() == {"w0-3": "ending", "w0-4": "ready"}
+
+
+def beside(pair: Pair, workers: int) -> None:
+    """So many workers hold an outcome each and have left their places to others."""
+    for number in range(workers):
+        pair.ask(pair.stranger(950 + number))
+    with pair.losing(messages.Fetch):
+        end_all(pair)
+    for life in list(pair.router.pool.lives.values())[:workers]:
+        pair.router.pool.step(life, LifeInput.RETIRE, pair.now_s, "old")
+    pair.advance(1.0)
+    assert sum(life.phase is Phase.EMPTYING for life in pair.router.pool.lives.values()) == workers
+
+
+def test_workers_that_had_left_their_places_let_suspects_have_all_others():
+    pair = Pair(workers=2, server={"kept_bytes": 1, "worker_capacity": 2})
+    beside(pair, 2)
+    for number in (900, 901):
+        pair.ask(pair.stranger(number), rerun=True, allowance=3)
+    for worker in (b"w0-2", b"w1-2"):
+        pair.die(worker)
+    pair.ask(pair.stranger(902), body=b"no suspect")
+    pair.advance(5.0)
+    assert [run.body for _, run in pair.runs[4:]] == [b"b", b"no suspect"]
+
+
+def test_machine_whose_worker_had_left_its_place_looked_half_as_busy():
+    pair = Pair(server={"kept_bytes": 1})
+    beside(pair, 1)
+    pair.router.pool.open_slots(1, "b")
+    pair.advance(1.0)
+    for number in range(6):
+        pair.ask(pair.stranger(900 + number))
+    went = [worker for worker, _ in pair.runs[1:]]
+    assert [went.count(worker) for worker in (b"w0-2", b"w1-1")] == [3, 3]
+    pair.die(b"w0-1")
+    site = pair.router.workforce.sites[""]
+    assert (site.members, site.workers) == (1, 1)
 
 
 def test_worker_that_is_not_needed_stays_in_its_place_with_what_it_holds_and_is_recalled():

@@ -153,8 +153,10 @@ class Execution:
 class Site:
     """A machine with workers that said hello: this one, or that of a host."""
 
-    workers: int = 0
+    members: int = 0
     """Number of these workers."""
+    workers: int = 0
+    """Number of them that have not left their places to others."""
     running: int = 0
     """Number of executions on all of them."""
 
@@ -181,6 +183,8 @@ class Worker:
     most: int | None = None
     """Most executions that it may start in its life; None: any number."""
     duty: Duty = Duty.ANY
+    is_beside: bool = False
+    """Whether it has left its place to another worker, and lives on for what it holds."""
     done: int = 0
     """Number of executions that it has reported."""
     failed: int = 0
@@ -242,6 +246,17 @@ class Worker:
         if site.is_lighter(theirs):
             return True
         return self.running < other.running and not theirs.is_lighter(site)
+
+    def join(self, site: Site, *, is_beside: bool) -> None:
+        """Enter its machine."""
+        self.site, self.is_beside = site, is_beside
+        site.members += 1
+        site.workers += not is_beside
+
+    def leave_place(self) -> None:
+        """Note that another worker gets its place: its machine takes no more work for it."""
+        self.site.workers -= not self.is_beside
+        self.is_beside = True
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""

@@ -16,6 +16,7 @@ that have equally many executions left, and none joins it later.
 
 A worker is reserved for each waiting group, as long as at most half of the workers
 (but at least one) are reserved: an idle worker, or else the least loaded one drains.
+Those that have left their places to others do not count.
 Reservations are decided anew with each pick.  So a worker is given back as soon
 as another one is idle, or its suspects are cancelled.
 
@@ -158,7 +159,8 @@ class Scheduler(Generic[_Job]):
         """The next group, its worker and its size; None if no group waits or no worker is idle."""
         others = [worker for worker in workers if worker.duty is not Duty.SUSPECTS]
         serving = len(workers) - len(others)
-        places = max(0, max(1, len(workers) // 2) - serving)
+        count = sum(not worker.is_beside for worker in workers)
+        places = max(0, max(1, count // 2) - serving)
         first, wanted = self._waiting(places, share_left)
         able = [worker for worker in others if worker.accepting and worker.has_numbers()]
         able.sort(key=lambda w: (bool(w.running), w.duty is not Duty.DRAINING, w.running))

@@ -161,6 +161,7 @@ class Turnover:
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
         elif life.phase is Phase.RETIRING and not worker.running and self._pool.needs_slot(life):
+            worker.leave_place()
             effects += self._pool.step(life, LifeInput.SPENT, now_s)
         return effects
 
@@ -412,8 +413,8 @@ class Workforce:
             life.id, life.incarnation, self.capacity, most=self.limits.recycle_executions
         )
         worker.host = life.host
-        worker.site = self.sites.setdefault(life.host, Site())
-        worker.site.workers += 1
+        site = self.sites.setdefault(life.host, Site())
+        worker.join(site, is_beside=life.phase is Phase.EMPTYING)
         self.turnover.refresh_one(worker, now_s)
         return worker
 
@@ -673,8 +674,9 @@ class Workforce:
         self.history.over(lost.worker)
         if worker is None:
             return []
-        worker.site.workers -= 1
-        if not worker.site.workers:
+        worker.leave_place()
+        worker.site.members -= 1
+        if not worker.site.members:
             del self.sites[worker.host]
         self.dispatches.permits.unstated.discard(worker)
         executions = list(worker.live.values())
