@@ -433,6 +433,24 @@ def test_worker_of_a_host_that_was_set_aside_kept_its_place_from_those_of_anothe
     assert link.pool.open_slots(1, "c") == [slot]
 
 
+def test_host_was_set_aside_for_starts_beside_a_worker_that_had_left_its_place():
+    """That had their GPU, until one client took its outcomes."""
+    link = emptied()
+    for number in range(2, 8):
+        link.host.worker_heartbeat(b"w0-1", Heartbeat())
+        link.second(20)
+        link.dies(b"w0-%d" % number, "the GPU has no memory left")
+        link.settle()
+    assert link.hosts.hosts[link.host.lease.membership].state == "ready"
+    assert not link.pool.is_broken()
+    link.dies(b"w0-1", "exit 0")
+    link.second(30)
+    for number in range(8, 10):
+        link.dies(b"w0-%d" % number, "the GPU has no memory left")
+        link.second(30)
+    assert link.hosts.hosts[link.host.lease.membership].state == "set aside"
+
+
 def test_host_said_that_more_workers_were_ready_than_it_has_places():
     link = emptied()
     link.second()
@@ -565,7 +583,7 @@ def test_a_message_to_a_worker_that_has_ended_meanwhile_is_not_waited_for():
     link = joined()
     host = link.hosts.hosts[link.host.lease.membership]
     link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], Stop([0, 1])))
-    host.ended(b"w0-1", "it exited")
+    host.ended(b"w0-1", "it exited", link.pool)
     link.hosts.turn_over()
     host.refresh(link.pool, has_lease=True)
     assert (len(host.outbox), host.workers) == (1, {})

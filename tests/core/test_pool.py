@@ -165,6 +165,33 @@ def test_worker_that_has_left_its_place_ends_without_its_successor(ends):
     assert pool.needs_slot(successor)
 
 
+def test_g10_client_that_takes_nothing_broke_an_environment_of_which_there_can_be_one():
+    """Its outcomes kept a worker there that had the GPU: no other could start beside it, and the
+    calls of everybody else ended, since the environment was taken for broken."""
+    pool = pool_with()
+    life = in_phase(pool, P.EMPTYING)
+    now_s = 1.0
+
+    def fails() -> None:
+        nonlocal now_s
+        now_s += pool.limits.restart_pause_max_s
+        pool.step(life, LifeInput.HEARTBEAT, now_s, Heartbeat())
+        pool.tick(now_s)
+        (successor,) = (each for each in pool.lives.values() if each.phase is P.STARTING)
+        pool.set_up_failed(successor, "the GPU has no memory left")
+        pool.step(successor, LifeInput.EXITED, now_s, "exit 3")
+
+    for _ in range(12):
+        fails()
+    assert pool.slots[0].pause_s == pool.limits.restart_pause_max_s
+    assert not pool.is_broken()
+    pool.step(life, LifeInput.DRAINED, now_s, "old")
+    for _ in range(pool.limits.broken_after):
+        assert not pool.is_broken()
+        fails()
+    assert pool.is_broken_for_good()
+
+
 def test_only_a_worker_that_was_not_needed_is_recalled():
     pool = pool_with()
     life = ready(pool)

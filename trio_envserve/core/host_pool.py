@@ -118,7 +118,8 @@ class RemoteHost:
     unready: set[bytes] = dataclasses.field(default_factory=set)
     """Names of those among them that have not said hello."""
     failed_starts: int = 0
-    """Number of the latest workers that ended before they said hello."""
+    """Number of the latest workers that ended before they said hello, as :class:`~.pool.Slot`
+    counts them."""
     set_aside: bool = False
     """Whether it gets no further workers."""
     why: str = ""
@@ -214,13 +215,14 @@ class RemoteHost:
         self.unready.discard(worker)
         self.failed_starts = 0
 
-    def ended(self, worker: bytes, how: str) -> None:
+    def ended(self, worker: bytes, how: str, pool: Pool) -> None:
         """Note that a worker has ended."""
         self.workers.pop(worker, None)
         if worker in self.unready:
             self.unready.discard(worker)
             # An end by the lease, or a start that it forbade, is no fault of the environment.
-            self.failed_starts += self.fresh and how not in (NO_LEASE, LEAVING)
+            is_fault = self.fresh and how not in (NO_LEASE, LEAVING)
+            self.failed_starts += is_fault and not pool.slots[pool.lives[worker].slot].emptying
 
     def drain(self, pool: Pool, now_s: float) -> list[RouterEffect]:
         """Drain its workers, since the host leaves."""
@@ -683,7 +685,7 @@ class Hosts:
 
     def _ended(self, host: RemoteHost, worker: bytes, how: str, now_s: float) -> Exited:
         del self._of_worker[worker]
-        host.ended(worker, how)
+        host.ended(worker, how, self._pool)
         most = self._pool.limits.broken_after
         if host.failed_starts >= most and not host.set_aside:
             why = f"{most} workers in a row did not get ready: {how}"

@@ -439,7 +439,7 @@ class Slot:
     failures: int = 0
     """Number of the latest lives that died soon after their start."""
     failed_starts: int = 0
-    """Number of these that never became ready."""
+    """Number of these that never became ready, though no EMPTYING one was beside them."""
     pause_s: float = 0.0
     """Length of its latest pause between two lives."""
     unloadable: bool = False
@@ -585,7 +585,8 @@ class Pool:
         slot, limits = self.slots[life.slot], self.limits
         slot.life = None
         slot.failures = slot.failures + 1 if failed else 0
-        slot.failed_starts += life.ready_s is None
+        # Beside a life that may have what this one needs, such as a GPU, it says nothing.
+        slot.failed_starts += life.ready_s is None and not slot.emptying
         pause_s = 0.0
         if slot.failures:
             doubled_s = limits.restart_pause_s * 2 ** min(slot.failures - 1, 30)
