@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.proc import status_of
-from tests.real.support import ROOT, open_calls, open_server
+from tests.real.support import ROOT, open_calls, open_server, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -99,10 +99,10 @@ async def test_another_user_finds_the_front_only_and_forges_nothing(judge, schem
     judge.directory.chmod(stat.S_IRWXU)
     async with open_server(judge, workers=2, bind=bind) as server:
         async with open_calls(server.address) as calls:
-            await server.wait_ready()
+            await until(lambda: server.status().ready == 2)
             await calls.value(calls.start("first"))
             lives = list(server._router.pool.lives.values())
-            workers = [life.pid or 0 for life in lives]
+            workers = [life.pid for life in lives if life.pid]
             pids = [*workers, *(int(status_of(pid, "PPid")) for pid in workers)]
             assert len(pids) >= 4
             front = f"tcp:{server.address.rpartition(':')[2]}" if scheme == "tcp" else (
