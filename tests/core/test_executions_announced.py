@@ -94,10 +94,10 @@ def test_g10_a_worker_that_announces_what_never_ran_is_killed_and_not_answered()
     """Each of these was answered, and kept in memory until a beat that need not come."""
     pair = Pair()
     worker = pair.router.workforce.workers[b"w0-1"]
-    told = worker.told
+    told = worker.sent
     pair.from_worker(messages.Announced(pair.session.id, 0, 7, SIZE))
     assert [kill.worker for kill in pair.kills] == [b"w0-1"]
-    assert (worker.told, worker.dropped) == (told, {})
+    assert (worker.sent, worker.dropped) == (told, {})
 
 
 # -- what comes in between --------------------------------------------------------

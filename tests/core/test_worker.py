@@ -73,7 +73,7 @@ def test_g5_a_dispatch_for_another_incarnation_is_not_run():
     core = worker()
     assert dispatch(core, 0, life=OTHER_LIFE) == []
     assert core.take(RouterMessage(())) == []
-    assert (core.fenced, core.heard, core.running) == (2, 0, {})
+    assert (core.fenced, core.received, core.running) == (2, 0, {})
 
 
 @pytest.mark.parametrize("is_over", [False, True])

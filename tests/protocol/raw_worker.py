@@ -117,7 +117,7 @@ class RawWorker:
         if not self.told["args"].get("silent"):
             heartbeat_s = self.told["limits"]["heartbeat_s"]
             threading.Thread(target=live, args=(signs, heartbeat_s), daemon=True).start()
-        self.epoch, self.heard, self.sent = b"", 0, 0
+        self.epoch, self.received, self.sent = b"", 0, 0
         self.held = {}
         """Frames and announcement of each announced outcome."""
 
@@ -150,7 +150,7 @@ class RawWorker:
         self.say(HELLO, 2, os.getpid(), "raw", False, capacity, self.epoch)
 
     def beat(self):
-        beat = [BEAT, self.epoch, self.heard, self.sent, spans(self.held), {}]
+        beat = [BEAT, self.epoch, self.received, self.sent, spans(self.held), {}]
         self.link.send(self.incarnation, cbor2.dumps(beat))
 
     def take(self, header, *body):
@@ -161,12 +161,12 @@ class RawWorker:
             sys.exit()
         if kind == DISPATCH:
             for row, one in rows(*fields, body[0]):
-                self.heard += 1
+                self.received += 1
                 self.execute(one, *row)
             return
-        self.heard += 1
+        self.received += 1
         if kind == CHANGED:
-            self.epoch, self.heard, self.sent = fields[0], 0, 0
+            self.epoch, self.received, self.sent = fields[0], 0, 0
             self.hello()
             for _, announcement in self.held.values():
                 self.say(*announcement)

@@ -135,7 +135,7 @@ class Execution:
     @property
     def has_arrived(self) -> bool:
         """Whether its worker is known to have its dispatch."""
-        return self.sent_at is not None and self.sent_at <= self.worker.heard
+        return self.sent_at is not None and self.sent_at <= self.worker.acknowledged
 
     @property
     def is_unsent(self) -> bool:
@@ -207,16 +207,16 @@ class Worker:
     """Epoch by which its beats name this router; empty if this router has started it."""
     is_back: bool = True
     """Whether what it says is for this router, not for an earlier one."""
-    told: int = 0
+    sent: int = 0
     """Number of messages to it, since it was told of this router."""
-    heard: int = 0
+    acknowledged: int = 0
     """Number of those that had arrived at its last beat."""
     unread: int = 0
     """Number of its last beats at which the next one of those had not arrived, though it was not
     under way to its host; beats that come together count once."""
     unread_s: float = -math.inf
     """Moment of the last one of these."""
-    said: int = 0
+    received: int = 0
     """Number of messages from it to this router, but for those of
     :data:`~.messages.UNCOUNTED`."""
     dropped: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -323,16 +323,16 @@ class Worker:
 
     def tell(self, message: messages.Message, body: Body | None = None) -> ToWorker:
         """The effect that sends it a message, which counts from now on."""
-        self.told += 1
+        self.sent += 1
         return ToWorker(self.id, self.incarnation, message, body)
 
-    def named(self, heard: int) -> Ranges:
-        """The dispatches that its next beat must name if ``heard`` messages have arrived there by
-        then: the sent ones whose outcomes have not come before the beat, unless it has dropped
-        them.  Those of earlier messages are forgotten."""
-        self.heard = heard
-        self.dropped = {number: at for number, at in self.dropped.items() if at > heard}
-        live = [n for n, e in self.live.items() if e.sent_at is not None and e.sent_at <= heard]
+    def named(self, received: int) -> Ranges:
+        """Dispatches that its next beat must name if it has received so many messages: the sent
+        ones whose outcomes have not come before the beat, unless it has dropped them.  Those of
+        earlier messages are forgotten."""
+        self.acknowledged = received
+        self.dropped = {number: at for number, at in self.dropped.items() if at > received}
+        live = [n for n, e in self.live.items() if e.sent_at is not None and e.sent_at <= received]
         return Ranges(sorted([*live, *self.dropped]))
 
     def only_abandoned(self) -> bool:
@@ -396,7 +396,7 @@ class Dispatches:
             execution.work.traceparent, late_s, saved_bytes,
         )  # fmt: skip
         self.out.append(worker.tell(dispatch, body))
-        execution.sent_at, execution.body = worker.told, None
+        execution.sent_at, execution.body = worker.sent, None
 
     def release(self) -> None:
         """Send the dispatches whose records are safe now and that are still wanted."""
@@ -442,7 +442,7 @@ class Dispatches:
     def unwanted(self, worker: Worker, number: int) -> None:
         """Have a worker drop an announced outcome."""
         self.tell(worker, messages.Fetch([], [number, number + 1]))
-        worker.dropped[number] = worker.told
+        worker.dropped[number] = worker.sent
 
     def end(self, execution: Execution) -> None:
         """Take out an execution that runs no more, and of which nothing further is wanted."""

@@ -396,14 +396,14 @@ class WorkerBroken(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello.  ``heard`` is the
-    number of the router's messages that have arrived since then, and ``sent`` that of the worker's
-    own, from that hello on, but for beats and those that a host may lose.  ``live`` are the numbers
-    of the dispatches that run here, or whose outcomes are announced and were not sent.  A router
-    that knows it otherwise ends the worker."""
+    """A sign of life of the worker's loop.  ``epoch`` is that of its last hello.  ``received`` is
+    the number of the router's messages that have arrived since then, and ``sent`` that of the
+    worker's own, from that hello on, but for beats and those that a host may lose.  ``live`` are
+    the numbers of the dispatches that run here, or whose outcomes are announced and were not sent.
+    A router that knows it otherwise ends the worker."""
 
     epoch: Bytes
-    heard: Uint
+    received: Uint
     sent: Uint
     live: Spans
     stats: Record

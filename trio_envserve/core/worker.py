@@ -363,7 +363,7 @@ class WorkerCore:
         """Bytes of large outcomes in memory."""
         self.epoch: Epoch = b""
         """Router that has taken it over; empty: it has the one by which it was started."""
-        self.heard = 0
+        self.received = 0
         """Number of messages of that router."""
         self.sent = 0
         """Number of messages to that router, but for those of :data:`~.messages.UNCOUNTED`."""
@@ -426,7 +426,7 @@ class WorkerCore:
             return []
         try:
             rows = messages.read(frames[1:], most_bytes=self.wire.header_bytes)
-            self.heard += len(rows)
+            self.received += len(rows)
             message = rows[0][0]
             match message:
                 case Dispatch():
@@ -650,7 +650,7 @@ class WorkerCore:
         """Tell another router all that the one before may not have known."""
         if not self._hello:
             raise ProtocolError("another router before the hello")
-        self.epoch, self.heard, self.sent = epoch, 0, 0
+        self.epoch, self.received, self.sent = epoch, 0, 0
         effects: list[WorkerEffect] = [self._say_hello()]
         effects += (held.announcement for held in self._held.values())
         effects += (last.message for last in self._saves.values() if last.message is not None)
@@ -665,7 +665,7 @@ class WorkerCore:
         """A beat behind so many messages that are not counted yet."""
         live = Ranges(sorted([*self.running, *self._held])).flat()
         return self._send(
-            messages.Beat(self.epoch, self.heard, self.sent + before, live, self._stats)
+            messages.Beat(self.epoch, self.received, self.sent + before, live, self._stats)
         )
 
     def _send(self, message: messages.Message) -> ToRouter:

@@ -347,7 +347,7 @@ class Workforce:
         message, body = rows[0]
         worker = self.workers.get(life.id)
         if worker is not None and not isinstance(message, UNCOUNTED):
-            worker.said += len(rows)
+            worker.received += len(rows)
         match message:
             case WorkerOutcome():
                 return self._outcomes(life, rows, now_s)
@@ -382,9 +382,9 @@ class Workforce:
         worker = self.workers.get(life.id)
         if worker is not None:
             if not worker.is_back and hello.epoch == worker.epoch:
-                worker.is_back, worker.said = True, 1
+                worker.is_back, worker.received = True, 1
         elif life.phase is Phase.READY:
-            self._enlist(life, hello, now_s).said = 1
+            self._enlist(life, hello, now_s).received = 1
 
     def _is_back(self, life: Life) -> bool:
         """Whether what a worker says is for this router."""
@@ -431,7 +431,7 @@ class Workforce:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self._enlist(life, hello, now_s)
         self.dispatches.tell(worker, RouterChanged(epoch))
-        worker.epoch, worker.is_back, worker.told = epoch, False, 0
+        worker.epoch, worker.is_back, worker.sent = epoch, False, 0
         self.dispatches.permits.unstated.add(worker)
         return worker
 
@@ -454,15 +454,15 @@ class Workforce:
         live = Ranges.from_flat(beat.live)
         over = self.dispatches.settle(worker, live) if is_first else []
         is_possible = (
-            beat.epoch == worker.epoch and beat.sent == worker.said
-            and worker.heard <= beat.heard <= worker.told
+            beat.epoch == worker.epoch and beat.sent == worker.received
+            and worker.acknowledged <= beat.received <= worker.sent
         )  # fmt: skip
         is_lost = self._loses(worker, life, beat, now_s)
-        named = worker.named(beat.heard)
+        named = worker.named(beat.received)
         if named != live or not is_possible or is_lost:
             text = (
-                f"it has {live!r}, and should have {named!r}; {beat.heard} of {worker.told} "
-                f"messages have come there, and {worker.said} of {beat.sent} here"
+                f"it has {live!r}, and should have {named!r}; {beat.received} of {worker.sent} "
+                f"messages have come there, and {worker.received} of {beat.sent} here"
             )
             self._differs(life, text, now_s)
         return [ExecutionEnded(execution, None, "") for execution in over]
@@ -470,7 +470,9 @@ class Workforce:
     def _loses(self, worker: Worker, life: Life, beat: Beat, now_s: float) -> bool:
         """Whether no further message of the router has arrived for so many beats that the next one
         never will.  Where later ones arrive, that is not known before they end."""
-        goes_on = worker.is_back and (beat.heard != worker.heard or beat.heard == worker.told)
+        goes_on = worker.is_back and (
+            beat.received != worker.acknowledged or beat.received == worker.sent
+        )
         if goes_on or life.under_way:
             worker.unread = 0
         elif now_s >= worker.unread_s + self.limits.beat_s / 2:  # else they were sent long ago

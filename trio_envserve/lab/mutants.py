@@ -1190,7 +1190,7 @@ DIFFERENCES.table(
      "The router forgets an announced outcome, and its worker holds it for ever.",
      named(Dispatches, "unwanted", lambda self, worker, number: None)),
     ("a-worker-counts-a-message-twice", "", (), "A worker counts more messages than it was told.",
-     text(WorkerCore._message, "self.heard += len(rows)", "self.heard += 2 * len(rows)")),
+     text(WorkerCore._message, "self.received += len(rows)", "self.received += 2 * len(rows)")),
     ("the-router-loses-a-dispatch", "", (), "The router numbers a dispatch, and never sends it.",
      text(Dispatches.send, "self.out.append(worker.tell(dispatch, body))",
           "told = worker.tell(dispatch, body)\n"
@@ -1203,7 +1203,7 @@ DIFFERENCES.table(
           "execution.is_wanted = False; self.end(execution)")),
     ("the-count-goes-on-at-the-takeover", "", _OVER,
      "A worker counts the messages of both routers together.",
-     text(WorkerCore._go_over, "self.epoch, self.heard, self.sent = epoch, 0, 0",
+     text(WorkerCore._go_over, "self.epoch, self.received, self.sent = epoch, 0, 0",
           "self.epoch, self.sent = epoch, 0")),
     ("what-goes-on-is-not-known-at-the-takeover", "", _OVER,
      "A router does not take in what runs on a worker that it takes over.",

@@ -267,7 +267,7 @@ class WorkerBench:
     async def counted(self, count: list[int]) -> None:
         """Its next beat has heard so many messages of the router of now."""
         beat = await self._beat()
-        check(beat.heard == count[0], f"{count[0]} messages heard", beat)
+        check(beat.received == count[0], f"{count[0]} messages received", beat)
 
     async def ended(self, how: str = "") -> None:
         """Wait for the end of its process: by itself, if ``in-order``."""
@@ -328,8 +328,8 @@ class WorkerBench:
         check(hello.epoch == self._epoch, f"epoch {self._epoch.hex()}", hello)
         await self.until(lambda: bool(self._since_hello(Beat)), "a beat behind its hello")
         beat = self._since_hello(Beat)[0]
-        right = (beat.epoch, beat.heard) == (self._epoch, 0)
-        check(right, "a beat of that epoch, with nothing heard", beat)
+        right = (beat.epoch, beat.received) == (self._epoch, 0)
+        check(right, "a beat of that epoch, with nothing received", beat)
 
     def stop(self, sequences: list[int]) -> None:
         """Stop dispatches."""
