@@ -427,7 +427,8 @@ def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
 
 
 def refused(code: str, text: str) -> ErrorInfo:
-    """The error of a request that the server refuses for good."""
+    """Error of a request that the server refuses for good.  A forgotten one (``finished``) becomes
+    ``server-lost``, since it may have run."""
     if code in ("unknown-key", "server-lost"):
         return info(code, Verdict.MAY_HAVE_RUN, text)
     if code == "finished":
@@ -437,9 +438,9 @@ def refused(code: str, text: str) -> ErrorInfo:
 
 
 def too_large(size_bytes: int, most_bytes: int, session: ClientSession) -> ErrorInfo | None:
-    """Why a body cannot be sent; None if it can.  ``most_bytes``: most that the client may send."""
+    """Error of a body over a bound; None if it fits.  ``most_bytes``: bound of this client."""
     if size_bytes > most_bytes:
-        # The socket would not send it, and each sync would ask for it again.
+        # Otherwise each sync would ask again for a body that the socket never sends.
         text = f"{size_bytes} bytes; this client's message_bytes is {most_bytes}"
     elif size_bytes > session.message_bytes:
         text = f"{size_bytes} bytes; the server takes {session.message_bytes}"
@@ -449,7 +450,7 @@ def too_large(size_bytes: int, most_bytes: int, session: ClientSession) -> Error
 
 
 def limit_passed(*, started: bool | None) -> ErrorInfo:
-    """The error of a call whose limit has passed; ``started`` None: the server did not say."""
+    """Error of a call whose limit has passed.  ``started``: None if the server did not say."""
     if started is False:
         text = "the limit passed before the request was dispatched; it is cancelled"
         return info("never-started", Verdict.DID_NOT_RUN, text)
@@ -461,13 +462,13 @@ def limit_passed(*, started: bool | None) -> ErrorInfo:
 
 
 def abandoned() -> ErrorInfo:
-    """The error of a call that was under way when the client was closed."""
+    """Error of a call that had not ended when the client was closed."""
     text = "the client was closed while the request was under way; it is cancelled"
     return info("abandoned", Verdict.MAY_HAVE_RUN, text)
 
 
 def never_sent(connected_before: bool, why: str) -> ErrorInfo:
-    """The error of a call whose limit has passed while no server was there to send it to."""
+    """Error of an unsent call whose limit has passed, for want of a server."""
     if connected_before:
         text = f"the limit passed before the request was transmitted ({why})"
         return info("never-started", Verdict.DID_NOT_RUN, text)
@@ -475,7 +476,7 @@ def never_sent(connected_before: bool, why: str) -> ErrorInfo:
 
 
 def not_reissued() -> ErrorInfo:
-    """The error of a call whose limit has passed before it was issued again."""
+    """Error of a call whose limit has passed after its server was lost, before another took it."""
     text = "its server was lost, and no other took the request within the limit"
     return info("server-lost", Verdict.MAY_HAVE_RUN, text)
 

@@ -43,11 +43,12 @@ class RequestContent:
 
 
 def grant(allowance: int) -> int:
-    """Executions that one session may start, of those that are left: three quarters.
+    """Executions that one session may start: three quarters of the allowance that is left, at
+    least 1.
 
-    Nobody knows how many executions a lost session has started, so all that were granted to it
-    count as used (G2 holds over the whole life of the call).  The quarter is for later sessions:
-    of 4 the first may start 3 and the second 1, of 50 they may start 37, 9, 3 and 1.
+    All that were granted to a lost session count as used, since nobody knows how many it has
+    started (G2, over the whole life of the call).  If each session is lost in turn, an allowance of
+    4 is granted as 3 and 1, and one of 50 as 37, 9, 3 and 1.
     """
     return max(1, allowance * 3 // 4)
 

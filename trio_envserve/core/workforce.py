@@ -1,4 +1,4 @@
-"""The router's end of the links to workers: the workers that said hello, and their messages.
+"""The router's end of the links to workers: the registered workers, and their messages.
 
 Theory of operation
 -------------------
@@ -268,7 +268,7 @@ DURATIONS = 512
 
 
 class Workforce:
-    """The workers that said hello, and the reader of their messages."""
+    """Registered workers, and the reader of their messages."""
 
     def __init__(
         self, pool: Pool, limits: ServerLimits, header_bytes: int, dispatches: Dispatches
@@ -280,7 +280,7 @@ class Workforce:
         self.header_bytes = header_bytes
         self.workers: dict[bytes, Worker] = {}
         self.sites: dict[str, Site] = {}
-        """Machines with workers, by the name of the host; the name of this machine is empty."""
+        """Machines with workers, by the name of the host; this machine's is the empty string."""
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
         self.knows_environment = False
@@ -288,15 +288,15 @@ class Workforce:
         self.environment = ""
         """Name of the environment; empty until a worker has said it."""
         self.rerun = False
-        """Whether the environment consents to further executions."""
+        """Whether the environment lets an execution run again, after a loss."""
         self.capacity = limits.worker_capacity or CAPACITY
-        """Executions that one worker takes at once, as the newest worker has said."""
+        """Executions that one worker takes at once, by the newest worker's hello."""
         self.fenced = 0
         """Number of messages from processes that are not, or no longer, workers of this server."""
         self.strays = 0
         """Number of outcomes of executions that had already ended."""
         self.differences = 0
-        """Number of workers whose beats named other dispatches than they were told."""
+        """Number of workers that were killed because a beat disagreed with the router."""
         self.durations: deque[float] = deque(maxlen=DURATIONS)
         """Durations of the code of the latest executions that were not cancelled, in seconds."""
         self.runs = Durations()
@@ -310,8 +310,8 @@ class Workforce:
     def message(self, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
         """Read a message from a worker.  ProtocolError if it is malformed.
 
-        ``frames``: the worker's id, the incarnation, then a header; of outcomes and deltas the
-        client id, a header and a payload."""
+        ``frames``: the worker's id, the incarnation and a header; an outcome or a delta has the
+        client id before its header, and a payload behind it."""
         life = self.pool.lives.get(bytes(frames[0]))
         incarnation = frames[1] if len(frames) > 1 else b""
         if life is None or (incarnation != life.incarnation and len(incarnation) == ID_BYTES):
@@ -322,7 +322,7 @@ class Workforce:
                 raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
             life.mute_s = 0.0
             return self._message(life, frames, now_s)
-        except ForeignVersion as error:  # the worker will never be ready
+        except ForeignVersion as error:  # another start would fail in the same way
             text = f"worker {life.name}: {error}"
             self.out += self.pool.set_up_failed(life, text, unloadable=True)
             self._distrust(life, str(error), now_s)
@@ -332,8 +332,8 @@ class Workforce:
             raise
 
     def _distrust(self, life: Life, why: str, now_s: float) -> None:
-        """Kill a worker whose messages cannot be read: a rollout may have broken its socket, and
-        then none of its executions would ever be reported (G9)."""
+        """Kill a worker whose messages cannot be read: its executions would never be reported
+        (G9), if a rollout has broken its socket."""
         if not life.leaving:
             self._end(life, why, now_s)
 

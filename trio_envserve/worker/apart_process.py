@@ -187,7 +187,8 @@ def _close(descriptor: int) -> None:
 
 
 def retire() -> bool:
-    """Whether this process is to end, since a call has spoilt it; asked after each reply."""
+    """Whether a call has spoilt this process, asked after each reply.  If so, the timer starts that
+    ends it."""
     if _State.spoilt:
         # Threads that a call has left behind do not hold up the end of this process.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -209,10 +210,10 @@ def run(
         try:
             return _reply(written, timeout_s, memory_bytes, module, file, job, spans, most)
         finally:
-            if os.getpid() != pid:  # a forked child that has returned
+            if os.getpid() != pid:  # a child that the call has forked, which returned, too
                 os._exit(os.EX_SOFTWARE)
             faulthandler.disable()
-            if threading.active_count() > threads:
+            if threading.active_count() > threads:  # one is left that may change anything
                 _State.spoilt = True
             _end_children()
 
@@ -225,18 +226,18 @@ def _reply(
     try:
         _import(module, file)
         function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
-        if _State.shared is None or not _State.shared.has_all_modules:  # they may have changed it
+        if _State.shared is None or not _State.shared.has_all_modules:  # a new one is there
             _State.shared = ProcessState()
         _arm(written, timeout_s)
         if memory_bytes is not None:
             _limit(memory_bytes, before[1])
         at = sum(spans[-1]) if spans else ARRAYS_AT
         return (*_pickled(function(*args), written.fileno(), at, most), None, "", "")
-    except MemoryError as error:
+    except MemoryError as error:  # wherever it came, with or without a limit
         _unlimit(before)
         _State.spoilt = True
         return _raised(error) if memory_bytes is None else OUT_OF_MEMORY
-    except BaseException as error:  # whatever the function raises is its caller's
+    except BaseException as error:  # whatever the function raises goes to the caller
         _unlimit(before)
         return _raised(error)
     finally:
