@@ -1196,7 +1196,7 @@ DIFFERENCES.table(
           "told = worker.tell(dispatch, body)\n"
           "    if execution.number % 3 < 2: self.out.append(told)")),
     ("the-router-does-not-count", "", (), "The router does not know how much it has told.",
-     text(executions.Worker.tell, "self.told += 1", "pass")),
+     text(executions.Worker.tell, "self.sent += 1", "pass")),
     ("what-is-stopped-counts-as-over", "G1 G7 G8 G2", (),
      "The router forgets an execution that it has told to stop.",
      text(Dispatches.stop, "execution.worker.abandon(execution, now_s)",
