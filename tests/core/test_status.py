@@ -98,6 +98,14 @@ def test_what_are_no_statistics_is_said(wrong):
     assert refused
 
 
+@pytest.mark.parametrize("cls", [StatusRecord, ServerStats])
+@pytest.mark.parametrize("name", ["status", "reason", "rerun"])
+def test_a_number_that_has_no_digits_ended_who_asked(cls: type[StatusRecord], name: str):
+    """Python writes no integer of more than 4,300 digits, also where it tells what is wrong."""
+    with pytest.raises(ProtocolError, match=name):
+        cls.of({"status": "ready", name: 10**5_000})
+
+
 def test_how_workers_have_ended_and_what_failed_is_told():
     pair = Pair()
     for code in ("model-unavailable", "made-up"):

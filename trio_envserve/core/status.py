@@ -590,7 +590,9 @@ def _value(name: str, kind: Any, value: Any) -> Any:
     allowed = {float: (int, float), Mapping[str, float]: (dict,)}.get(kind, (kind,))
     if type(value) in allowed:
         return value
-    raise ProtocolError(f"{name} is {value!r:.80}, and no {getattr(kind, '__name__', kind)}")
+    # Python does not write every number.
+    shown = repr(value[:80]) if isinstance(value, str) else f"of type {type(value).__name__}"
+    raise ProtocolError(f"{name} is {shown}, and no {getattr(kind, '__name__', kind)}")
 
 
 def plain(record: Dataclass) -> dict[str, Any]:
