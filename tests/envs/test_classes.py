@@ -949,6 +949,14 @@ async def test_class_that_says_so_runs_in_the_main_thread_one_rollout_at_a_time(
     assert "this worker runs one rollout at a time" in caplog.text
 
 
+class AlarmlessInMain(Asks):
+    main_thread = True
+
+    def parse(self) -> bool:
+        """Parse."""
+        return True
+
+
 class LeavesItsAlarm(Asks):
     main_thread = True
 
@@ -968,6 +976,16 @@ async def test_an_alarm_that_a_method_left_hit_the_loop_or_the_next_rollout():
         signal.alarm(0)
     assert "before the alarm was taken back" in told(result)
     assert result["reward"] == 0.0
+
+
+async def test_the_alarm_of_the_program_around_was_taken_back_by_each_method():
+    """That of a test that is not to hang, say, whose environment runs in its process."""
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    try:
+        await one(AlarmlessInMain, [calls(("parse", {})), "."])
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.alarm(0)
 
 
 async def test_main_thread_is_refused_where_the_loop_has_another():

@@ -309,11 +309,13 @@ _ADVICE = (
 
 def _without_its_alarm(method: Callable[[], Any]) -> Any:
     """Call a method whose alarm, if it leaves one, ends with it: it would be raised in the loop, or
-    in a method of the next rollout."""
+    in a method of the next rollout.  One that runs before is of the program around."""
+    is_free = not any(signal.getitimer(signal.ITIMER_REAL))
     try:
         return method()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if is_free:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _call_of(method: Callable[[], Any], then: Then) -> Callable[[], CodeResult]:
