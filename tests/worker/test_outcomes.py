@@ -307,6 +307,17 @@ async def test_a_group_loses_the_one_result_that_has_no_encoding_and_no_other(
     assert "result[1].value.x: cannot encode a value of type object" in str(odd.error)
 
 
+async def test_a_group_with_a_result_without_an_encoding_held_its_loop_up_once_for_each_member(
+    autojump_clock: Any,
+) -> None:
+    made = maker(lambda: [{"ok": True, "value": value} for value in (1, object(), LARGE[:50])])
+    large = await made.of("r", CodeResult("asked"), 0.0, trio.CancelScope(), ExecutionContext())
+    assert isinstance(large, LargeValue)
+    status, body = await made.of_large(large, 0.0)
+    records = cast("Any", values.decode(bytes(body)))
+    assert (status, [each["ok"] for each in records]) == (Status.RESULT, [True, False, True])
+
+
 async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:
     def act() -> Any:
         return {**screenshots(10), "rows": [[index] * 60 for index in range(1_000)]}

@@ -157,6 +157,8 @@ class OutcomeMaker:
         """The encoding of a value, from which parts are cut until it fits into a message."""
         encoded = self._encode(value, **how)
         if encoded.error is not None and not _is_for_later(encoded.error) and is_group(value):
+            if "at_once" in how:  # each member may take as long as a value may
+                return foreign.CodeResult(error=values.TooMuchWork())
             value = self._encodable(value, **how)  # one member costs the others nothing
             encoded = self._encode(value, **how)
         most_bytes = self._wire.message_bytes
