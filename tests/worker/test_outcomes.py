@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -44,8 +45,11 @@ def maker(act: Callable[[], Any] = lambda: None, wire: WireLimits = WIRE) -> Out
     return OutcomeMaker(runner, worker="w0-1", incarnation=INCARNATION, wire=wire)
 
 
+ASKED = RolloutRequest(kind="rollout", input=None, endpoint="oracle", model_name="m")
+
+
 def body_of(given: Any) -> bytes:
-    asked = RolloutRequest(kind="rollout", input=given, endpoint="oracle", model_name="m")
+    asked = dataclasses.replace(ASKED, input=given)
     return values.encode(asked.to_body(), root="request", limits=WIRE)
 
 
@@ -57,7 +61,7 @@ async def outcome_of(
     make = maker(act, wire)
     await trio.sleep(3)
     return await make.of(
-        "r", asked or CodeResult("asked"), trio.current_time(), scope or trio.CancelScope(),
+        "r", asked or CodeResult(ASKED), trio.current_time(), scope or trio.CancelScope(),
         ExecutionContext(),
     )  # fmt: skip
 
@@ -136,7 +140,7 @@ async def test_a_large_value_that_knows_its_thread_is_encoded_here(
         return real(value, **how)
 
     monkeypatch.setattr(values, "encode_to_send", encode)
-    status, body = await maker().of_large(LargeValue("x"), 0.0)
+    status, body = await maker().of_large(LargeValue("x", False), 0.0)
     assert (status, values.decode(bytes(body))) == (Status.RESULT, "x")
 
 
@@ -158,6 +162,8 @@ async def test_a_value_that_has_no_encoding_is_told_with_why(autojump_clock: Any
     assert (info.code, info.verdict) == ("outcome-not-encodable", Verdict.RAN_AND_FAILED)
     assert info.message.startswith("result: cannot encode a value of type object")
     assert info.duration_s == 2.0
+    info = error_of(await outcome_of(lambda: [{"ok": True, "value": object()}]))
+    assert info.code == "outcome-not-encodable", "it looks like a group's, and is that of one"
     info = error_of(await outcome_of(Lazy))
     assert (info.code, info.verdict) == ("outcome-not-encodable", Verdict.RAN_AND_FAILED)
     assert info.message == "result: encoding it raised SystemExit: lazy"
@@ -311,7 +317,8 @@ async def test_a_group_with_a_result_without_an_encoding_held_its_loop_up_once_f
     autojump_clock: Any,
 ) -> None:
     made = maker(lambda: [{"ok": True, "value": value} for value in (1, object(), LARGE[:50])])
-    large = await made.of("r", CodeResult("asked"), 0.0, trio.CancelScope(), ExecutionContext())
+    asked = CodeResult(dataclasses.replace(ASKED, kind="group", input=[None] * 2))
+    large = await made.of("r", asked, 0.0, trio.CancelScope(), ExecutionContext())
     assert isinstance(large, LargeValue)
     status, body = await made.of_large(large, 0.0)
     records = cast("Any", values.decode(bytes(body)))

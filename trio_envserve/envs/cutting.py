@@ -58,7 +58,7 @@ def smaller(value: Any, size_bytes: int, most_bytes: int, limit: str) -> Iterato
     """Ever smaller copies of a result whose encoding has ``size_bytes``, more than
     ``most_bytes``.  ``limit`` says where that bound comes from.  None of a value that is
     neither a result (a dict) nor the records of a group."""
-    of_group = is_group(value)
+    of_group = _is_group(value)
     members = [each.get("value") for each in value] if of_group else [value]
     results = {number: each for number, each in enumerate(members) if type(each) is dict}
 
@@ -94,7 +94,7 @@ def smaller(value: Any, size_bytes: int, most_bytes: int, limit: str) -> Iterato
         yield copy([*cut, *fields])
 
 
-def is_group(value: Any) -> bool:
+def _is_group(value: Any) -> bool:
     """Whether a value is the records of a group's members."""
     return type(value) is list and all(
         type(each) is dict and each.keys() in ({"ok", "value"}, {"ok", "error"}) for each in value

@@ -26,7 +26,7 @@ from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
-from ..envs.cutting import is_group, smaller
+from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..redaction import found_in
 from ..turns import Threads
@@ -49,6 +49,8 @@ class LargeValue(NamedTuple):
     """A value that takes long to encode."""
 
     value: Any
+    of_group: bool
+    """Whether it is the records of a group's members."""
 
 
 @final
@@ -96,16 +98,17 @@ class OutcomeMaker:
                 return self.cancelled(began_s)
             log(logging.INFO, "request %s failed: %s", request, failure, about=failure.exception)
             return self._error(code_of(failure), failure, began_s, Verdict.RAN_AND_FAILED)
-        encoded = self._fitting(value, at_once=True)
+        of_group = asked.value.kind == "group"
+        encoded = self._fitting(value, of_group, at_once=True)
         if encoded.error is not None and foreign.is_exception(encoded.error, values.TooMuchWork):
-            return LargeValue(value)
+            return LargeValue(value, of_group)
         return self._result(encoded, began_s)
 
     async def of_large(self, large: LargeValue, began_s: float) -> Outcome:
         """Encode a large value, in a thread if its code allows that."""
-        encoded = await self._threads.run(lambda pause: self._fitting(large.value, pause=pause))
+        encoded = await self._threads.run(lambda pause: self._fitting(*large, pause=pause))
         if foreign.is_exception(encoded.error, values.NotHere):
-            encoded = self._fitting(large.value)
+            encoded = self._fitting(*large)
         return self._result(encoded, began_s)
 
     def cancelled(self, began_s: float) -> Outcome:
@@ -153,10 +156,10 @@ class OutcomeMaker:
             found.append(record)
         return found
 
-    def _fitting(self, value: Any, **how: Any) -> foreign.CodeResult:
+    def _fitting(self, value: Any, of_group: bool, **how: Any) -> foreign.CodeResult:
         """The encoding of a value, from which parts are cut until it fits into a message."""
         encoded = self._encode(value, **how)
-        if encoded.error is not None and not _is_for_later(encoded.error) and is_group(value):
+        if encoded.error is not None and not _is_for_later(encoded.error) and of_group:
             if "at_once" in how:  # each member may take as long as a value may
                 return foreign.CodeResult(error=values.TooMuchWork())
             value = self._encodable(value, **how)  # one member costs the others nothing
