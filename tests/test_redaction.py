@@ -22,6 +22,7 @@ from trio_envserve.core import values
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status
 from trio_envserve.envs.notes import RolloutNotes
+from trio_envserve.envs.request import RolloutRequest
 from trio_envserve.foreign import CodeResult
 from trio_envserve.logs import Writer
 from trio_envserve.models.endpoints import parse_endpoints
@@ -160,10 +161,11 @@ async def test_a_result_with_a_secret_is_said_and_not_changed(
         async def run(self, request: Any, **how: Any) -> Any:
             return {"reward": 1.0, "completion": [{"role": "tool", "content": secret}]}
 
+    asked = RolloutRequest(kind="rollout", input=None, endpoint="oracle", model_name="m")
     made = OutcomeMaker(Runner(), worker="w0-1", incarnation=bytes(16), wire=WireLimits())  # type: ignore[arg-type]  # a stand-in
     for _ in range(2):
-        status, payload = await made.of(  # type: ignore[misc]  # it is not a large one
-            "r", CodeResult("asked"), 0.0, trio.CancelScope(), ExecutionContext()
+        status, payload = await made.of(
+            "r", CodeResult(asked), 0.0, trio.CancelScope(), ExecutionContext()
         )
         assert status == Status.RESULT
         assert secret in str(values.decode(bytes(payload)))
