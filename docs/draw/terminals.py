@@ -33,7 +33,7 @@ from trio_envserve.evals.tally import ResultsTally, retries
 
 DOCS = Path(__file__).resolve().parent.parent
 EXAMPLE = re.compile(r"<!-- file: guessing.py -->\n```python\n(.*?)```", re.DOTALL)
-WIDTH = 92
+WIDTH = 104
 COUNT = 30
 TITLE = "guessing, model oracle"
 
