@@ -19,7 +19,7 @@ LIMITS = {"drain_s": 4.0, "stop_s": 3.0, "reap_s": 2.0, "cancel_kill_s": 90.0}
 FLUSH_S = 1.0
 SUM_S = 4.0 + 3.0 + 3.0 + 2.0 + FLUSH_S
 NOTHING = Held(0, 0, 0)
-HELD = st.builds(Held, st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
+HELD = st.builds(Held, *[st.integers(0, 1)] * len(NOTHING))
 LATER = list(ClosingStage)[1:]
 
 
@@ -103,13 +103,33 @@ def test_closing_ends_within_the_sum_of_its_limits(stage, drain_s, steps):
     for each in closing.until(stage):
         enter(each)
     closing.limit_drain(now_s + drain_s)
-    for later_s, held in [*steps, *[(0.1, Held(1, 1, 1))] * 150]:
+    for later_s, held in [*steps, *[(0.1, Held(*[1] * len(NOTHING)))] * 150]:
         now_s += later_s
         if (following := closing.following(now_s, held)) is not None:
             enter(following)
     assert seen == LATER
     assert closing.stage is ClosingStage.CLOSED
     assert closing.following(now_s + 1e6, NOTHING) is None
+
+
+WAITS_FOR = {
+    ClosingStage.DRAINING: {"running", "outcomes", "resources"},
+    ClosingStage.CANCELLING: {"running", "resources"},
+    ClosingStage.ENDING: {"workers"},
+    ClosingStage.KILLING: {"workers", "on_disk"},
+    ClosingStage.FLUSHING: set(Held._fields),  # its answers have left, or its time is over
+}
+
+
+@pytest.mark.parametrize("stage", WAITS_FOR)
+@pytest.mark.parametrize("name", Held._fields)
+def test_g9_stage_waits_for_what_its_table_says_and_for_nothing_else(
+    stage: ClosingStage, name: str
+):
+    closing = Closing(ServerLimits(), FLUSH_S)
+    closing.enter(stage, 100.0)
+    waits = closing.following(100.0, NOTHING._replace(**{name: 1})) is None
+    assert waits == (name in WAITS_FOR[stage])
 
 
 # -- what callers hear ----------------------------------------------------------

@@ -50,6 +50,7 @@ from ..core.journal import (
     StateSaved,
 )
 from ..core.key_records import KeyAct, Tag
+from ..core.limits import WireLimits
 from ..core.terms import Body, RequestId, Status
 from ..retrylab.judges import Event, Judge, Violation
 
@@ -281,6 +282,8 @@ class RouterModel(Judge):
         """A new router, which knows nothing."""
         self.unsafe: list[Fact] = []
         """Records that are written and not safe, the oldest first."""
+        self.reading: dict[int, float] = {}
+        """Generations whose outcomes are being read from the disk, and since when."""
         self.sessions: dict[bytes, ModelSession] = {}
         self.open: dict[Name, ModelWork] = {}
         """The works of keys that are open."""
@@ -973,10 +976,14 @@ class RouterModel(Judge):
             self._told.append((tuple(facts), what, label))
 
     def closed(self) -> None:
-        """The router is about to end."""
+        """The router is about to end.  Its last stage waits for its answers, but not for the disk
+        where a read has begun in that stage."""
+        begun_s = self.now_s - WireLimits().flush_s
+        read = {number for number, since_s in self.reading.items() if since_s > begun_s}
         for session in self.sessions.values():
             for ticket in session.tickets.values():
-                if ticket.told is None and not self.unsafe:
+                is_read = ticket.work is not None and ticket.work.number in read
+                if ticket.told is None and not (self.unsafe or is_read):
                     text = f"{ticket.label} was taken in, and the router closes without an answer"
                     self.broken("G9", text, ticket.label)
 
@@ -1160,8 +1167,8 @@ class Boundary(RouterModel):
     end), ``time`` (what it ends, where that is chosen), ``back``* (a worker of an earlier server),
     ``broken`` (the environment), ``reaped``* one, ``closing``; ``said`` or ``missed`` an answer,
     ``commanded``* a worker, ``kills``, ``lost``* one, ``wrote`` records, ``closed``; ``synced`` and
-    ``fell`` of the disk, ``reads`` and ``damaged`` of outcomes there; ``turned`` when the effects
-    of an input were carried out; ``begins`` a new server.
+    ``fell`` of the disk, ``reads``, ``loaded`` and ``damaged`` of outcomes there; ``turned`` when
+    the effects of an input were carried out; ``begins`` a new server.
     """
 
     def __init__(
@@ -1586,6 +1593,10 @@ class Boundary(RouterModel):
         work = self.numbers.get(number)
         if work is None or work.outcome is None or ("completed", number) in self.unsafe:
             self.broken("G11", f"generation {number} is read, and its outcome is not safe")
+        self.reading[number] = self.now_s
+
+    def _loaded(self, at_s: float, number: int) -> None:
+        self.reading.pop(number, None)
 
     def _damaged(self, at_s: float, number: int) -> None:
         self.damaged[number] = self.now_s
@@ -1665,12 +1676,12 @@ _OF_A_TURN: dict[str, str] = {
     "wrote": "_wrote", "kills": "_kills", "reaped": "_reaped", "closed": "_closed",
 }  # fmt: skip
 _INPUTS = frozenset({"time", "heard", "reported", "passes", "back", "closing", "broken", "reaped"})
-_BESIDE = frozenset({"begins", "synced", "reads", "damaged", "fell"})
+_BESIDE = frozenset({"begins", "synced", "reads", "loaded", "damaged", "fell"})
 SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned", "spawned"})
 """The kinds of events that the model sees."""
 OF_MODEL: Final = frozenset({
     "begins", "passes", "turned", "missed", "wrote", "synced", "fell", "reads",
-    "damaged", "closed",
+    "loaded", "damaged", "closed",
 })  # fmt: skip
 """Those of them that no other judge sees."""
 

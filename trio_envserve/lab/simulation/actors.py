@@ -292,6 +292,7 @@ class SimJournal:
     def _loaded(self, number: int) -> None:
         if not self._server.alive:
             return
+        self._world.happened("loaded", self._server.name, "", number)
         frames: tuple[Body, ...] = ()
         if self._world.strikes(FaultKind.DAMAGED_READ, DAMAGED, self._damage):
             self._world.happened("damaged", self._server.name, "", number)
