@@ -987,6 +987,8 @@ def test_worker_that_has_no_place_at_the_next_router_runs_to_its_end_and_gets_no
     other.back(0, is_to_end=True)
     life = other.router.pool.lives[WORKER]
     assert (life.phase, life.why) == (Phase.EMPTYING, NO_PLACE)
+    site = other.router.workforce.workers[WORKER].site
+    assert (site.members, site.workers) == (1, 0), "its machine takes no work for it"
     other.runs = first.runs
     other.end(payload=b"outcome")
     other.disk()
