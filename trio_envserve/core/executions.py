@@ -156,7 +156,7 @@ class Site:
     members: int = 0
     """Number of these workers."""
     workers: int = 0
-    """Number of them that have not left their places to others."""
+    """Number of those among them that have their places."""
     running: int = 0
     """Number of executions on all of them."""
 
@@ -184,7 +184,7 @@ class Worker:
     """Most executions that it may start in its life; None: any number."""
     duty: Duty = Duty.ANY
     is_beside: bool = False
-    """Whether it has left its place to another worker, and lives on for what it holds."""
+    """Whether another worker has its place, and it lives on for what it holds."""
     done: int = 0
     """Number of executions that it has reported."""
     failed: int = 0

@@ -166,7 +166,7 @@ class Life:
 
     @property
     def serves(self) -> bool:
-        """Whether it said hello, and still works: another worker has not got its place."""
+        """Whether it is set up, and has its place."""
         return self.phase in (Phase.READY, Phase.RETIRING)
 
     @property

@@ -332,8 +332,8 @@ class Workforce:
             raise
 
     def _distrust(self, life: Life, why: str, now_s: float) -> None:
-        """Kill a worker whose messages cannot be read: its executions would never be reported
-        (G9), if a rollout has broken its socket."""
+        """Kill a worker whose messages cannot be read.  If a rollout has broken its socket, its
+        executions would never be reported (G9)."""
         if not life.leaving:
             self._end(life, why, now_s)
 

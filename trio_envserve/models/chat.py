@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, final
 from . import patience
 from .endpoints import Endpoint
 from .interface import (
-    NO_LOGPROB,
+    MISSING_LOGPROB,
     BrokenNumbers,
     Completion,
     Logprobs,
@@ -403,8 +403,8 @@ class _Draft:
             raise _broken(
                 f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens", again=False
             )
-        if ids and logprobs is not None and min(logprobs) <= NO_LOGPROB:
-            raise _broken(f"gave no log-probability for a sampled token, but {NO_LOGPROB:g}")
+        if ids and logprobs is not None and min(logprobs) <= MISSING_LOGPROB:
+            raise _broken(f"gave no log-probability for a sampled token, but {MISSING_LOGPROB:g}")
         counted = _count(self._usage.get("completion_tokens"))
         if ids is not None and not ids and (text or calls or self._reasoning):
             raise _broken("gave no token ids for what it sampled")

@@ -46,7 +46,7 @@ TokenIds: TypeAlias = "array.array[int]"
 Logprobs: TypeAlias = "array.array[float]"
 """Log-probabilities (32 bits each)."""
 
-NO_LOGPROB = -9999.0
+MISSING_LOGPROB = -9999.0
 """The number that vLLM and OpenAI write where they know none, or minus infinity."""
 
 

@@ -113,12 +113,12 @@ class CallSettings:
         empty ones are left out."""
         if self.model:
             return self
-        said = {field: plain(value) for field, value in fields.items() if value}
+        asked = {field: plain(value) for field, value in fields.items() if value}
         return dataclasses.replace(
             self,
             model=f"{url.rstrip('/')}/v1",
             model_name=self.model_name or name,
-            sampling={**TOKENS_AND_LOGPROBS[kind], **said, **self.sampling},
+            sampling={**TOKENS_AND_LOGPROBS[kind], **asked, **self.sampling},
         )
 
     def server(self) -> str:

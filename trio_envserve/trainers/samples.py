@@ -24,7 +24,7 @@ from typing import Any
 
 from ..client.outcome import Outcome
 from ..envs.rewards import number_of, reward_in
-from ..models.interface import NO_LOGPROB
+from ..models.interface import MISSING_LOGPROB
 
 _WHOLE = re.compile("[0-9]{1,18}")
 
@@ -311,7 +311,7 @@ def _is_token(value: object) -> bool:
 
 def _is_finite(value: object) -> bool:
     number = number_of(value)  # of an integer that no float can be it is infinite
-    return number is not None and NO_LOGPROB < number < math.inf
+    return number is not None and MISSING_LOGPROB < number < math.inf
 
 
 def _plain(values: Any) -> list[Any]:

@@ -342,10 +342,10 @@ def _asked(options: CallOptions, args: Any, part: str) -> dict[str, Any]:
     named = {name: getattr(args, name, None) for name in SAMPLING if name != "seed"}
     named |= getattr(args, "generation_kwargs", None) or {}
     template = args.chat_template_kwargs
-    said = {"chat_template_kwargs": template} if template else {}
+    chat = {"chat_template_kwargs": template} if template else {}
     asked: dict[str, Any] = {**options}
     asked["sampling_args"] = {
-        **sampling_args(named), **said, **(options.get("sampling_args") or {}),
+        **sampling_args(named), **chat, **(options.get("sampling_args") or {}),
     }  # fmt: skip
     if options.get("key"):
         asked["key"] = f"{options['key']}/{part}"
