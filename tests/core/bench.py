@@ -168,10 +168,8 @@ class Bench:
     def dispatch(self, work: Work) -> Execution:
         works, worker = self.works, self.worker
         works.queue.remove(work)
-        after = works.starts(work, (worker.incarnation, worker.next_number))
-        execution = works.dispatches.start(work.account, work, worker, self.now_s, after)
-        works.dispatches.send(execution)
-        works.dispatched(work, execution)
+        execution = works.dispatches.start(work.account, work, worker, self.now_s)
+        works.dispatches.send(execution, is_safe=works.dispatched(work, execution))
         assert self.turn() == []
         return execution
 

@@ -20,8 +20,9 @@ from hypothesis.stateful import (
 
 from trio_envserve.core import scope
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.gate import Budget, Gate
 from trio_envserve.core.journal import Journal, Record, remains_of
-from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.messages import (
     Clean,
     ResourceAnswer,
@@ -29,7 +30,13 @@ from trio_envserve.core.messages import (
     ResourceStated,
     RouterChanged,
 )
-from trio_envserve.core.scope import HeldResource, OpenResources, Resources, ResourceState
+from trio_envserve.core.scope import (
+    HeldResource,
+    OpenResources,
+    Resources,
+    ResourceState,
+    ToHolder,
+)
 
 INTENDED, CREATED, LEFT, GONE = ResourceState
 LIMITS = ServerLimits(resources=6, account_resources=4, execution_resources=2)
@@ -67,6 +74,12 @@ class Process:
         return f"w{self.incarnation[0]}"
 
 
+def give_due(gate: Gate[ToHolder], resources: Resources) -> None:
+    """Tell workers what waits no more for the journal."""
+    for held, is_safe in gate.take_due():
+        resources.tell(held, is_safe=is_safe)
+
+
 class Machine:
     """The router's machine with some workers, and no links."""
 
@@ -74,8 +87,9 @@ class Machine:
         self.journal, self.now_s = Journal(on=journal), 100.0
         self.told: list[tuple[Any, Any]] = []
         self.lines: list[str] = []
+        self.gate: Gate[ToHolder] = Gate(self.journal, KeyLimits(), Budget())
         self.resources = Resources(
-            b"e" * 16, limits, self.journal, lambda *told: self.told.append(told),
+            b"e" * 16, limits, self.journal, self.gate, lambda *told: self.told.append(told),
             self.lines.append,
         )  # fmt: skip
         self.workers = [Process(bytes([number]) * 16) for number in range(2)]
@@ -99,7 +113,7 @@ class Machine:
 
     def save(self) -> None:
         self.journal.saved(self.journal.appended)
-        self.resources.go_on()
+        give_due(self.gate, self.resources)
 
     def states(
         self, name: str, state: ResourceState, worker: int = 0, turn: int | None = None,
@@ -187,10 +201,10 @@ def test_failed_journal_refuses_and_answers_what_was_to_wait():
     said = ResourceStated(known, GONE, b"", "")
     machine.resources.stated(machine.workers[0], said, machine.now_s)
     machine.journal.fail("the disk is full", final=False)
-    machine.resources.go_on()
+    give_due(machine.gate, machine.resources)
     assert machine.told == []
     machine.journal.fail("the disk is gone", final=True)
-    machine.resources.go_on()
+    give_due(machine.gate, machine.resources)
     first, second = (message for _, message in machine.told)
     assert (first.name, first.refused) == ("", "the server's journal has failed: the disk is gone")
     assert second == ResourceAnswer(known, GONE, "")
@@ -573,9 +587,11 @@ class System(RuleBasedStateMachine):
         self.journal = Journal(on=self.is_journaled)
         self.epochs += 1
         self.by_process: dict[Process, Worker] = {}
+        self.gate: Gate[ToHolder] = Gate(self.journal, KeyLimits(), Budget())
         self.router = Resources(
-            bytes([self.epochs]) * 16, ServerLimits(), self.journal, self.tell, lambda line: None
-        )
+            bytes([self.epochs]) * 16, ServerLimits(), self.journal, self.gate, self.tell,
+            lambda line: None,
+        )  # fmt: skip
         self.router.restore(left, self.now_s)
 
     def start_worker(self) -> None:
@@ -737,7 +753,7 @@ class System(RuleBasedStateMachine):
         self.disk += self.journal.take()
         safe = self.journal.safe
         self.journal.saved(safe + round(part * (self.journal.appended - safe)))
-        self.router.go_on()
+        give_due(self.gate, self.router)
 
     @precondition(lambda self: self.unreliable and self.is_journaled)
     @rule(data=st.data(), lives_on=st.booleans())
@@ -789,7 +805,7 @@ class System(RuleBasedStateMachine):
         for _ in range(60):
             self.disk += self.journal.take()
             self.journal.saved(self.journal.appended)
-            self.router.go_on()
+            give_due(self.gate, self.router)
             for worker in self.workers:
                 for link in (worker.up, worker.down):
                     while link:

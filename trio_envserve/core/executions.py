@@ -12,9 +12,10 @@ says which it must name.
 
 Dispatches
 ----------
-A dispatch is sent once the journal record of its start is safe, so perhaps after greater numbers: a
-host states which ones have come to its workers.  An unwanted dispatch is stopped, unless nothing of
-it is left to stop.  An announced outcome is fetched once the router has memory for it.
+A dispatch waits at the :class:`~.gate.Gate` until the journal record of its start is safe, so it is
+sent perhaps after greater numbers: a host states which ones have come to its workers.  An unwanted
+dispatch is stopped, unless nothing of it is left to stop.  An announced outcome is fetched once the
+router has memory for it.
 
 An execution ends when its worker has reported it or is proven dead; both are noticed by the
 :class:`~.workforce.Workforce`.
@@ -38,14 +39,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from . import messages
 from .account import Account, Accounts
 from .clock import AwakeClock
-from .journal import Journal
+from .gate import Gate
 from .permits import PermitClaim, Permits
 from .ranges import Ranges
 from .requests import Suspicion
@@ -113,8 +114,6 @@ class Execution:
     """Whether the worker was asked for its announced outcome."""
     note: bytes = b""
     """Its last note; empty until there is one."""
-    after: int = 0
-    """Number of journal records that must be safe before the dispatch is sent."""
     sent_at: int | None = None
     """Number of its dispatch among the messages to its worker, 0 if an earlier epoch has sent it;
     None: it is not sent, or perhaps not there."""
@@ -352,7 +351,7 @@ class Dispatches:
     """All dispatches whose executions have not ended."""
 
     def __init__(
-        self, announced: Announcements, journal: Journal, out: list[RouterEffect],
+        self, announced: Announcements, gate: Gate[Any], out: list[RouterEffect],
         clock: AwakeClock, resources: Resources,
     ) -> None:  # fmt: skip
         self.announced = announced
@@ -363,27 +362,24 @@ class Dispatches:
         self.resources = resources
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""
-        self._journal = journal
-        self._held: deque[Execution] = deque()
-        """Executions that are not sent yet, since the record of their start is not safe."""
+        self._gate = gate
         self._count = 0
         """Number of executions that were ever started."""
 
-    def start(
-        self, session: Account, work: Job, worker: Worker, now_s: float, after: int = 0
-    ) -> Execution:
-        """Number an execution of a work, which is to be sent once the first ``after`` records of
-        the journal are safe."""
+    def start(self, session: Account, work: Job, worker: Worker, now_s: float) -> Execution:
+        """Number an execution of a work, which is to be sent."""
         execution = worker.start(session, work, now_s)
         self._number(execution)
-        execution.after = after
         return execution
 
-    def send(self, execution: Execution) -> None:
-        """Send an execution to its worker, once the record of its start is safe."""
-        if not self._journal.is_safe(execution.after):
-            self._held.append(execution)
+    def send(self, execution: Execution, *, is_safe: bool = True) -> None:
+        """Send an execution to its worker, once the record of its start is safe: then it comes
+        here again."""
+        if not is_safe:
+            self._gate.hold(execution, execution)
             return
+        if execution.worker.live.get(execution.number) is not execution:
+            return  # it was dropped meanwhile
         worker, session, body = execution.worker, execution.session, execution.body
         assert body is not None
         late_s = saved_bytes = None
@@ -397,13 +393,6 @@ class Dispatches:
         )  # fmt: skip
         self.out.append(worker.tell(dispatch, body))
         execution.sent_at, execution.body = worker.sent, None
-
-    def release(self) -> None:
-        """Send the dispatches whose records are safe now and that are still wanted."""
-        while self._held and self._journal.is_safe(self._held[0].after):
-            execution = self._held.popleft()
-            if execution.worker.live.get(execution.number) is execution:
-                self.send(execution)
 
     def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
         """Cancel executions that nobody needs any more, by one message to each worker; returns

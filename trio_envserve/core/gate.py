@@ -1,10 +1,14 @@
-"""The gate: answers that wait until the journal is safe, or for another turn; and the budget.
+"""The gate: the one queue of what waits until the journal is safe, or for another turn; and the
+budget.
 
 What is decided about a work is told at once, but for two reasons.  It may wait for the
 journal (:mod:`.journal`), until all that was recorded by then is safe; an outcome that was
 safe before waits for nothing that was recorded since.  And many may wait for one work, and
 many works may end at once: so no turn does more than its :class:`Budget` for them, and the
 rest is due in the next (G10).
+
+Clients and workers wait in the same queue: a worker for a dispatch, until the record of its start
+is safe, and for what it is told about resources and saves.
 
 An answer at the gate is decided: no deadline and no cancel changes it, and the answer to a
 cancel comes after it.  Whoever asks again meanwhile is not answered twice (G8).
@@ -22,7 +26,7 @@ from .journal import Journal
 from .limits import KeyLimits
 
 BUDGET = 1024
-"""Requests that one input may end or answer, where many end together: some 40 ms."""
+"""Requests that one input may end, answer or dispatch, where many do together: some 40 ms."""
 
 RECORDS_OF_EACH = 4
 """The records of a work in a journal: opened, started, completed, closed."""
@@ -32,7 +36,7 @@ _T = TypeVar("_T")
 
 @final
 class Budget:
-    """The number of requests that this input may still end or answer."""
+    """The number of requests that this input may still end, answer or dispatch."""
 
     __slots__ = ("left",)
 
@@ -58,7 +62,7 @@ class Gate(Generic[_T]):
     def __init__(self, journal: Journal, keys: KeyLimits, budget: Budget) -> None:
         self._journal = journal
         self._keys = keys
-        self._budget = budget
+        self.budget = budget
         self._late: deque[_T] = deque()
         """Safe answers for which no budget was left."""
         self._unsafe: deque[tuple[int, Hashable, _T]] = deque()
@@ -88,7 +92,7 @@ class Gate(Generic[_T]):
 
     def passes(self) -> bool:
         """Whether a safe answer may be told at once; else it goes to :meth:`delay`."""
-        return not self._late and self._budget.spend()
+        return not self._late and self.budget.spend()
 
     def delay(self, answer: _T) -> None:
         """A safe answer waits for another turn."""
@@ -99,10 +103,15 @@ class Gate(Generic[_T]):
         self._unsafe.append((self._journal.appended, waiter, answer))
         self._decided[waiter] = answer
 
+    def forget(self, waiter: Hashable) -> None:
+        """This one waits no more."""
+        if self._decided.pop(waiter, None) is not None:
+            self._unsafe = deque(each for each in self._unsafe if each[1] != waiter)
+
     def take_due(self) -> Iterator[tuple[_T, bool]]:
         """The answers that may be told now, and whether each is safe; as many as the budget
         has."""
-        while self.is_due and self._budget.spend():
+        while self.is_due and self.budget.spend():
             if self._late:
                 yield self._late.popleft(), True
                 continue

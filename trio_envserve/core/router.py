@@ -31,6 +31,7 @@ from .closing import Closing, ClosingStage, Held
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Announcements, Dispatches, Execution, Worker
+from .gate import Budget, Gate
 from .health import ServerStatus
 from .heartbeat import Heartbeat
 from .host_pool import Hosts
@@ -89,7 +90,7 @@ from .scope import SHOWN, Resources
 from .sessions import Session
 from .status import plain
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
-from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
+from .work import Answer, Outcomes, Refusal, Ticket, Work, Works, WorkState
 from .worker_history import TOOK
 from .worker_range import WorkerRange
 from .workforce import (
@@ -132,15 +133,14 @@ class Router:
         self.announced = Announcements(self.accounts)
         self.out: list[RouterEffect] = []
         """Effects of this input, in order; each of its parts appends to them."""
-        self.resources = Resources(epoch, limits, self.journal, self._tell_worker, self.warn)
-        self.dispatches = Dispatches(
-            self.announced, self.journal, self.out, self.clock, self.resources
-        )
+        gate: Gate[Answer] = Gate(self.journal, keys, Budget())
+        self.resources = Resources(epoch, limits, self.journal, gate, self._tell_worker, self.warn)
+        self.dispatches = Dispatches(self.announced, gate, self.out, self.clock, self.resources)
         self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
-            limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
-            new_id, self._never_starts, self.warn, self.wire.message_bytes,
+            limits, keys, self.accounts, self.journal, gate, self.queue, self.dispatches,
+            self.clock, new_id, self._never_starts, self.warn, self.wire.message_bytes,
         )  # fmt: skip
         self.hosts = None if lease is None else Hosts(
             self.pool, lease, epoch, self.journal, needs=needs, wire=self.wire, serves=serves,
@@ -208,10 +208,7 @@ class Router:
         self.journal.saved(upto)
         if failed and not self.journal.failed:
             self.report("info", "the journal saves again")
-        self.works.go_on()  # first: what was decided earlier is told earlier
-        self.dispatches.release()
-        if self.resources.unsafe:
-            self.resources.go_on()
+        self.works.go_on()
 
     def _save_failed(self, given: SaveFailed) -> None:
         why, final, now_s = given
@@ -225,7 +222,6 @@ class Router:
         if final:
             self.works.go_on()
             self.works.give_up()
-            self.resources.go_on()
 
     def _restored(self, given: Restored) -> None:
         records, now_s = given
@@ -710,13 +706,11 @@ class Router:
                 and (chosen := queue.pick(workforce.workers.values(), self._share_left, most))
             ):  # fmt: skip
                 work, worker = chosen
-                after = works.starts(work, (worker.incarnation, worker.next_number))
-                execution = self.dispatches.start(work.account, work, worker, awake_s, after)
+                execution = self.dispatches.start(work.account, work, worker, awake_s)
                 self._limit(execution, work)
-                self.dispatches.send(execution)
                 self.waits.add(awake_s - work.queued_s)
                 pausing.dispatched(awake_s)
-                works.dispatched(work, execution)
+                self.dispatches.send(execution, is_safe=works.dispatched(work, execution))
 
     def _most_at_once(self) -> float:
         """Number of executions that a worker may have now, so that those that still start find
@@ -802,6 +796,7 @@ class Router:
                 self.workforce.retire_all(self.awake_s)
                 works.answer_all(lambda work: work.execution is None, outcomes.stopping)
             case ClosingStage.CANCELLING:
+                works.is_cancelling = True
                 works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
             case ClosingStage.ENDING:
                 self._tell_left()

@@ -37,12 +37,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import heapq
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, final
 
 from .errors import ProtocolError
+from .gate import Gate
 from .journal import (
     Journal,
     LeftResource,
@@ -105,6 +106,8 @@ class Holder(Protocol):
     """Resources of its executions, by their numbers here."""
     cleanings: dict[str, HeldResource]
     """Resources that it is to destroy, by name."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
@@ -188,6 +191,13 @@ class HeldResource:
         return f"resource {self.name} ({self.kind}) of request {self.request}"
 
 
+class ToHolder(NamedTuple):
+    """A message to a worker about a resource, which waits for the journal."""
+
+    worker: Holder
+    message: Clean | ResourceAnswer
+
+
 @final
 class Resources:
     """All resources of a router that are not gone.  Times are of the awake clock.
@@ -195,12 +205,13 @@ class Resources:
     ``tell`` sends a message to a worker, ``warn`` logs a line."""
 
     def __init__(
-        self, epoch: Epoch, limits: ServerLimits, journal: Journal,
+        self, epoch: Epoch, limits: ServerLimits, journal: Journal, gate: Gate[Any],
         tell: Callable[[Any, Clean | ResourceAnswer], object], warn: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._epoch = epoch.hex()
         self._limits = limits
         self._journal = journal
+        self._gate = gate
         self._tell = tell
         self._warn = warn
         self.all: dict[str, HeldResource] = {}
@@ -211,9 +222,6 @@ class Resources:
         """Number of the resources of each account."""
         self.elsewhere: dict[Incarnation, list[HeldResource]] = {}
         """Resources of earlier lives that this router has not heard of yet."""
-        self.unsafe: deque[tuple[int, Holder, Clean | ResourceAnswer]] = deque()
-        """Messages to workers that wait for the journal: each behind the number of records that
-        must be safe first."""
         self.waiting: dict[HeldResource, None] = {}
         """Resources without a holder that are not stuck."""
         self._due: dict[str | None, list[tuple[float, int, HeldResource]]] = {}
@@ -343,28 +351,23 @@ class Resources:
         if self._journal.is_safe(after) or self._journal.lost:
             self._tell(worker, answer)
         else:
-            self.unsafe.append((after, worker, answer))
+            self._gate.hold(worker, ToHolder(worker, answer))
 
-    def go_on(self) -> None:
-        """Send the messages that waited for the journal.  If that has failed for good, nothing new
-        is created, and nothing waits any more."""
-        journal = self._journal
-        while self.unsafe:
-            after, worker, message = self.unsafe[0]
-            if not (journal.is_safe(after) or journal.lost):
-                return
-            self.unsafe.popleft()
-            if isinstance(message, ResourceAnswer) and message.resource is not None:
-                resource = worker.resources.get(message.resource)
-                if resource is not None and not journal.is_safe(after):
-                    self._forget(resource)
-                    why = f"the server's journal has failed: {journal.failed}"
-                    message = message._replace(name="", refused=why)
-            self._tell(worker, message)
+    def tell(self, held: ToHolder, *, is_safe: bool) -> None:
+        """Send a message that has waited for the journal.  If that has failed for good, nothing new
+        is created."""
+        worker, message = held
+        if isinstance(message, ResourceAnswer) and message.resource is not None:
+            resource = worker.resources.get(message.resource)
+            if resource is not None and not is_safe:
+                self._forget(resource)
+                why = f"the server's journal has failed: {self._journal.failed}"
+                message = message._replace(name="", refused=why)
+        self._tell(worker, message)
 
-    def held_up(self) -> set[Holder]:
-        """Workers with a message that waits for the journal."""
-        return {worker for _, worker, _ in self.unsafe}
+    def waits(self, worker: Holder) -> bool:
+        """Whether a message to a worker waits for the journal."""
+        return self._gate.is_decided(worker)
 
     # -- ends of holders ----------------------------------------------------------
 
@@ -380,7 +383,7 @@ class Resources:
             self._release(resource, now_s)
         for resource in list(worker.cleanings.values()):
             self._fail(resource, f"worker {worker.name} died while it destroyed it", now_s)
-        self.unsafe = deque(each for each in self.unsafe if each[1] is not worker)
+        self._gate.forget(worker)
 
     def _fail(self, resource: HeldResource, why: str, now_s: float) -> None:
         """Note that a holder has not destroyed a resource: the next one is to, unless this was the

@@ -41,7 +41,7 @@ from .clock import AwakeClock
 from .endings import ENDINGS, OTHER_CODE
 from .errors import ProtocolError
 from .executions import Dispatches, Execution
-from .gate import Budget, Gate
+from .gate import Gate
 from .journal import (
     Closed,
     Commanded,
@@ -64,6 +64,7 @@ from .ranges import Ranges
 from .requests import RequestContent, RetainedOutcome, Suspicion, grant
 from .router_effects import Load, ToClient
 from .scheduler import Scheduler
+from .scope import ToHolder
 from .sessions import Session, Sessions
 from .status import CacheStats
 from .terms import (
@@ -359,7 +360,8 @@ class Confirm(NamedTuple):
     started: bool | None
 
 
-Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient | TellSaved
+Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient | TellSaved | Execution | ToHolder
+"""What waits at the gate; an execution is to be sent to its worker."""
 
 
 class Command(NamedTuple):
@@ -407,7 +409,7 @@ class Works:
 
     def __init__(
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
-        queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
+        gate: Gate[Answer], queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
         new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
         warn: Callable[[str], None], message_bytes: int,
     ) -> None:  # fmt: skip
@@ -425,8 +427,8 @@ class Works:
         self.failures: Counter[str] = Counter()
         """Number of works that have ended without a result, by the code of their ending."""
         self.sessions: Sessions[Ticket] = Sessions(limits, accounts, self.counters)
-        self.budget = Budget()
-        self.gate: Gate[Answer] = Gate(journal, keys, self.budget)
+        self.budget = gate.budget
+        self.gate = gate
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
         self.declared_rerun = False
@@ -440,6 +442,8 @@ class Works:
         begins, since it may be for one whose last generation was not known to end."""
         self.is_closing = False
         """Whether nothing is started any more."""
+        self.is_cancelling = False
+        """Whether all that runs is answered and stopped."""
         self.is_flushing = False
         """Whether the last answers leave: what is not decided by now is told to nobody."""
         self.generations: dict[int, Work] = {}
@@ -1138,6 +1142,11 @@ class Works:
                 execution = answer.execution
                 execution.save_refused = "" if is_safe else self._unsaved()
                 self._answer_save(execution)
+            elif isinstance(answer, ToHolder):
+                self.dispatches.resources.tell(answer, is_safe=is_safe)
+            elif isinstance(answer, Execution):
+                if is_safe and not self.is_cancelling:  # else its work is answered, or soon will be
+                    self.dispatches.send(answer)
             else:
                 self._give(answer, is_safe)
 
@@ -1393,17 +1402,13 @@ class Works:
 
     # -- executions ------------------------------------------------------------
 
-    def starts(self, work: Work, where: tuple[Incarnation, int]) -> int:
-        """Record a start; the position of the journal that must be safe before it is sent."""
-        if not work.account.namespace:
-            return 0
-        if work.account.is_durable:
-            self.journal.append(Started, work.number, *where)
-        return self.journal.appended
-
-    def dispatched(self, work: Work, execution: Execution) -> None:
-        """An execution of it was numbered, and is sent once its start is safe."""
+    def dispatched(self, work: Work, execution: Execution) -> bool:
+        """An execution of it was numbered.  Whether its start is safe, so that it may be sent."""
         self.step(work, _I.DISPATCH, execution)
+        if work.account.is_durable:
+            incarnation = execution.worker.incarnation
+            self.journal.append(Started, work.number, incarnation, execution.number)
+        return not work.account.is_durable
 
     def go_on_as_before(self, work: Work, execution: Execution) -> None:
         """An execution of an earlier epoch lives on; that has counted and recorded it."""

@@ -651,9 +651,9 @@ class Workforce:
             assert isinstance(stuck, Worker)
             why = "it destroys a resource, and does not come to an end"
             self.out += self.pool.step(self.pool.lives[stuck.id], LifeInput.RETIRE, now_s, why)
-        for waits in self.dispatches.resources.held_up():
-            assert isinstance(waits, Worker)
-            waits.held_up_at = now_s
+        for worker in self.workers.values():
+            if self.dispatches.resources.waits(worker):
+                worker.held_up_at = now_s
         self.out += self.turnover.check(now_s)
         for effect in self.pool.tick(now_s):
             if isinstance(effect, Lost):

@@ -92,18 +92,16 @@ def _answer(answer: Answer) -> Any:
 
 
 def _unsafe(gate: Gate[Answer], unsafe: deque[tuple[int, Any, Answer]]) -> Any:
-    """How much is to be written before each."""
-    safe = gate._journal.safe
-    return tuple((after - safe, _answer(answer)) for after, _, answer in unsafe)
-
-
-def _unsent(dispatches: Dispatches, held: deque[Execution]) -> Any:
-    """Those that will be sent, and how much is to be safe before."""
-    safe = dispatches._journal.safe
-    return tuple(
-        (execution.worker.id, execution.number, execution.after - safe)
-        for execution in held
-        if execution.worker.live.get(execution.number) is execution
+    """How much is to be written before each answer, and before each dispatch that will be sent:
+    workers do not see in which order clients are answered."""
+    left = [(after - gate._journal.safe, answer) for after, _, answer in unsafe]
+    return (
+        tuple((more, _answer(each)) for more, each in left if not isinstance(each, Execution)),
+        tuple(
+            (each.worker.id, each.number, more)
+            for more, each in left
+            if isinstance(each, Execution) and each.worker.live.get(each.number) is each
+        ),
     )
 
 
@@ -163,7 +161,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     Gate: {
-        **_out("the router's", "_journal", "_keys", "_budget"),
+        **_out("the router's", "_journal", "_keys", "budget"),
         **_out("empty between steps: few wait", "_late"),
         **_out("in the form of what waits", "_decided"),
         "_unsafe": Rule("after how much more of the journal", _unsafe),
@@ -286,8 +284,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("empty between steps", "out"),
         **_out("the router's", "announced"),
         **_out("no execution makes a resource here", "resources"),
-        **_out(_JOURNAL, "_journal"),
-        "_held": Rule("those that are wanted, after how much more of the journal", _unsent),
+        **_out("in the form of the works", "_gate"),
     },
     Worker: {
         **_out(_CONSTANT, "capacity", "most"),
@@ -299,7 +296,6 @@ RULES: dict[type, dict[str, Rule]] = {
     Execution: {
         **_out("it is listed under its worker", "worker"),
         **_out(_CLOCK, "dispatched_s"),
-        **_out("in the form of the dispatches that are held", "after"),
         **_out(_PEOPLE, "note", "serial"),
         "session": Rule("follows from works and tickets", lambda owner, account: account.id),
         "work": Rule("in the form of the works", lambda owner, work: work and work.id),
