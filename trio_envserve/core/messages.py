@@ -630,6 +630,9 @@ KINDS: dict[Any, int] = {
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 
+OF_WORKERS = frozenset(cls for cls, kind in KINDS.items() if 64 <= kind < 80)
+"""The messages of workers to their router."""
+
 FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {cls: fields_of(cls) for cls in MESSAGES}
 """The fields of each message with their checkers and CDDL."""
 

@@ -32,6 +32,7 @@ from .errors import ProtocolError
 from .executions import Dispatches, Execution, Site, Worker
 from .limits import CAPACITY, ServerLimits
 from .messages import (
+    OF_WORKERS,
     UNCOUNTED,
     Announced,
     Beat,
@@ -344,54 +345,56 @@ class Workforce:
     def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
         batch = frames[2:] if len(frames) == 3 else frames[3:]
         rows = messages.read(batch, most_bytes=self.header_bytes)
-        message, body = rows[0]
+        message: Any = rows[0][0]
+        body: Any = rows[0][1]
+        if type(message) not in OF_WORKERS:
+            raise ProtocolError(f"{type(message).__name__} from a worker")
         worker = self.workers.get(life.id)
         if worker is not None and not isinstance(message, UNCOUNTED):
             worker.received += len(rows)
         match message:
-            case WorkerOutcome():
-                return self._outcomes(life, rows, now_s)
             case WorkerHello():
-                self._hello(life, message, now_s)
+                self._hello(life, worker, message, now_s)
             case WorkerBroken():
-                if life.ready_s is not None:
-                    raise ProtocolError("the set-up of a ready worker cannot have failed")
                 self._broken(life, message.error)
+            case _ if worker is None:  # it has not said hello, or is ending
+                self.fenced += isinstance(message, WorkerOutcome | Announced)
+            case WorkerOutcome():
+                return self._outcomes(worker, rows, now_s)
             case Beat():
-                return self._beat(life, message, now_s)
-            case _ if not self._is_back(life):
+                return self._beat(worker, life, message, now_s)
+            case _ if not worker.is_back:
                 pass
             case Announced():
-                return self._announced(life, message, now_s)
-            case WorkerDelta() if body is not None:
-                return self._delta(life, message, body)
-            case WorkerSave() if body is not None:
-                return self._save(life, message, body)
+                return self._announced(worker, message, now_s)
+            case WorkerDelta():
+                return self._delta(worker, message, body)
+            case WorkerSave():
+                return self._save(worker, message, body)
             case WorkerNotes():
-                return self._notes(life, message)
-            case Claim() | ClaimsEnded():
-                self._claims(life, message)
-            case ResourceIntended() | ResourceStated():
-                self._resources(life, message, now_s)
-            case _:
-                raise ProtocolError(f"{type(message).__name__} from a worker")
+                return self._notes(worker, message)
+            case ClaimsEnded():
+                self.dispatches.permits.ended(worker, Ranges.from_flat(message.claims))
+            case Claim():
+                self.dispatches.permits.claim(worker, _running(worker, message), message)
+            case ResourceStated():
+                self.dispatches.resources.stated(worker, message, now_s)
+            case ResourceIntended():
+                execution = _running(worker, message)
+                self.dispatches.resources.intend(worker, execution, message, now_s)
         return []
 
-    def _hello(self, life: Life, hello: WorkerHello, now_s: float) -> None:
+    def _hello(self, life: Life, worker: Worker | None, hello: WorkerHello, now_s: float) -> None:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
-        worker = self.workers.get(life.id)
         if worker is not None:
             if not worker.is_back and hello.epoch == worker.epoch:
                 worker.is_back, worker.received = True, 1
         elif life.phase is Phase.READY:
             self._enlist(life, hello, now_s).received = 1
 
-    def _is_back(self, life: Life) -> bool:
-        """Whether what a worker says is for this router."""
-        worker = self.workers.get(life.id)
-        return worker is None or worker.is_back
-
     def _broken(self, life: Life, error: Mapping[str, Any]) -> None:
+        if life.ready_s is not None:
+            raise ProtocolError("the set-up of a ready worker cannot have failed")
         if life.told_broken:
             return
         life.told_broken = True
@@ -435,12 +438,9 @@ class Workforce:
         self.dispatches.permits.unstated.add(worker)
         return worker
 
-    def _beat(self, life: Life, beat: Beat, now_s: float) -> list[ExecutionEnded]:
+    def _beat(self, worker: Worker, life: Life, beat: Beat, now_s: float) -> list[ExecutionEnded]:
         """Compare the dispatches of a worker with those that it was told.  After its first beat a
         worker of an earlier epoch has said all that this one must know."""
-        worker = self.workers.get(life.id)
-        if worker is None:
-            return []
         if not worker.is_back:
             if self._loses(worker, life, beat, now_s) and not life.leaving:
                 self._differs(life, "it does not answer its new router", now_s)
@@ -483,36 +483,6 @@ class Workforce:
         self.differences += 1
         self._end(life, one_line(f"{DIFFERS}: {text}", DIFFERENCE_BYTES), now_s)
 
-    def _claims(self, life: Life, message: Claim | ClaimsEnded) -> None:
-        """Take in a claim of a permit, or the end of some."""
-        worker = self.workers.get(life.id)
-        if worker is None:
-            return
-        permits = self.dispatches.permits
-        if isinstance(message, ClaimsEnded):
-            permits.ended(worker, Ranges.from_flat(message.claims))
-            return
-        execution = worker.live.get(message.number)
-        if execution is not None and execution.size_bytes is not None:
-            execution = None  # its code has ended
-        permits.claim(worker, execution, message)
-
-    def _resources(
-        self, life: Life, message: ResourceIntended | ResourceStated, now_s: float
-    ) -> None:
-        """Take in what a worker says of a resource."""
-        worker = self.workers.get(life.id)
-        if worker is None:
-            return
-        resources = self.dispatches.resources
-        if isinstance(message, ResourceStated):
-            resources.stated(worker, message, now_s)
-            return
-        execution = worker.live.get(message.number)
-        if execution is not None and execution.size_bytes is not None:
-            execution = None  # its code has ended
-        resources.intend(worker, execution, message, now_s)
-
     def clean(self, now_s: float) -> None:
         """Give resources without a holder to workers that are well."""
         may_clean = (Phase.READY, *_DRAINING) if self.turnover.waits else (Phase.READY,)
@@ -527,13 +497,9 @@ class Workforce:
         return {slot.host for slot in self.pool.slots if not slot.closed}
 
     def _announced(
-        self, life: Life, announced: Announced, now_s: float
+        self, worker: Worker, announced: Announced, now_s: float
     ) -> list[ExecutionEnded | Stray]:
         """Take in that the code of an execution has ended and its worker holds the outcome."""
-        worker = self.workers.get(life.id)
-        if worker is None:
-            self.fenced += 1
-            return []
         execution = _reported(worker, announced)
         if execution is None:
             number = announced.number
@@ -560,18 +526,15 @@ class Workforce:
         return [ExecutionEnded(execution, kept, "")]
 
     def _outcomes(
-        self, life: Life, rows: Sequence[messages.Said], now_s: float
+        self, worker: Worker, rows: Sequence[messages.Said], now_s: float
     ) -> list[WorkerReport]:
-        worker = self.workers.get(life.id)
-        if worker is None:
-            self.fenced += 1
-            return []
         reports: list[WorkerReport] = []
         for outcome, payload in rows:
             try:
                 reports.append(self._outcome(worker, outcome, payload, now_s))
             except ProtocolError as error:  # the other rows of the batch count
                 reports.append(MalformedRow(str(error)))
+                life = self.pool.lives[worker.id]
                 self._distrust(life, f"it sent a malformed message: {error}", now_s)
         return reports
 
@@ -607,29 +570,25 @@ class Workforce:
         )
         return ExecutionEnded(execution, RetainedOutcome.made(message, payload), "")
 
-    def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[DeltaReceived]:
-        worker = self.workers.get(life.id)
-        execution = None if worker is None else _reported(worker, delta)
+    def _delta(self, worker: Worker, delta: WorkerDelta, payload: Body) -> list[DeltaReceived]:
+        execution = _reported(worker, delta)
         if execution is None or not execution.is_wanted:
             return []  # its outcome has the whole text, or nobody wants it
         return [DeltaReceived(execution, delta.delta, payload)]
 
-    def _save(self, life: Life, save: WorkerSave, body: Body) -> list[SaveReceived]:
-        worker = self.workers.get(life.id)
-        execution = None if worker is None else _reported(worker, save)
+    def _save(self, worker: Worker, save: WorkerSave, body: Body) -> list[SaveReceived]:
+        execution = _reported(worker, save)
         if execution is None or execution.size_bytes is not None:
             return []  # it has ended
         return [SaveReceived(execution, save.save, body)]
 
-    def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:
+    def _notes(self, worker: Worker, message: WorkerNotes) -> list[NotesReceived]:
         numbers = Ranges.from_flat(message.numbers)
         if len(numbers) != len(message.notes):
             raise ProtocolError(f"{len(message.notes)} notes of {len(numbers)} dispatches")
-        worker = self.workers.get(life.id)
-        live = {} if worker is None else worker.live
         received = NotesReceived([])
         for number, note in zip(numbers, message.notes, strict=True):
-            execution = live.get(number)
+            execution = worker.live.get(number)
             if execution is not None and execution.is_wanted:
                 execution.note = note
                 received.executions.append(execution)
@@ -699,6 +658,12 @@ class Workforce:
     def live_count(self) -> int:
         """Number of live executions on all workers."""
         return sum(len(worker.live) for worker in self.workers.values())
+
+
+def _running(worker: Worker, message: Claim | ResourceIntended) -> Execution | None:
+    """The execution whose code says this; None if the code has ended."""
+    execution = worker.live.get(message.number)
+    return None if execution is None or execution.size_bytes is not None else execution
 
 
 def _reported(
