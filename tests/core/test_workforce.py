@@ -464,7 +464,7 @@ def test_a_worker_is_replaced_after_so_many_executions_once_it_has_none():
 
 def test_g1_executions_are_lost_only_with_a_reaped_process():
     pair = Pair.asked()
-    pair.router.workforce.kill_all(pair.now_s)
+    pair.router.workforce.turnover.kill_all(pair.now_s)
     pair.advance(1.0)
     assert pair.answers == []
     pair.router_takes(Exited(WORKER, pair.now_s, "signal 9"))

@@ -54,6 +54,11 @@ killed to shrink.
 The slots of a host are one part.  While the host is not known to hear the router, its part does not
 grow, and its starting workers hold up no growth elsewhere.
 
+Work
+----
+:class:`Turnover` looks at what runs on the workers: it decides which of them get work, which are
+drained, and which are killed since an execution ignores its cancel.
+
 Times are awake time.
 """
 
@@ -65,10 +70,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
+from . import messages, spoilt
 from .executions import Worker
 from .heartbeat import Heartbeat
 from .limits import ServerLimits
-from .router_effects import Kill, Lost, PoolEffect, Report, Spawn
+from .router_effects import Kill, Lost, PoolEffect, Report, RouterEffect, Spawn
 from .router_inputs import WorkerBack
 from .terms import Incarnation, worker_name
 from .worker_range import WorkerRange, most_of
@@ -168,6 +174,11 @@ class Life:
     def serves(self) -> bool:
         """Whether it is set up, and has its place."""
         return self.phase in (Phase.READY, Phase.RETIRING)
+
+    @property
+    def drains(self) -> bool:
+        """Whether it gets no more work, and exits once it has nothing left."""
+        return self.phase in (Phase.RETIRING, Phase.EMPTYING)
 
     @property
     def leaving(self) -> bool:
@@ -749,6 +760,145 @@ def _part(bounds: WorkerRange, slots: list[Slot]) -> Part:
         slot.spare = place >= bounds.least
         slot.awaited = not slot.spare
     return Part(bounds, list(slots))
+
+
+# -- which workers get work, and which end ----------------------------------------------
+
+
+class Turnover:
+    """Decides which workers get work, which are drained and which are killed, by what runs on them;
+    the pool carries it out."""
+
+    def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._limits = limits
+        self._tally = spoilt.Tally()
+        self._failing = False
+        """Whether some worker has enough failures in a row to be suspect."""
+        self.waits = False
+        """Whether the server closes, and its workers stay for resources that are to be
+        destroyed."""
+
+    def check(self, now_s: float) -> list[RouterEffect]:
+        """Drain, retire or kill the workers that are due for it."""
+        return [
+            effect for worker in self._workers.values() for effect in self._check(worker, now_s)
+        ]
+
+    def _check(self, worker: Worker, now_s: float) -> list[RouterEffect]:
+        life = self._pool.lives[worker.id]
+        limits = self._limits
+        ignored_s = _ignored_s(worker, life, now_s)
+        if life.leaving:
+            return []
+        if ignored_s >= limits.cancel_kill_s or (
+            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
+        ):
+            why = f"an execution has ignored its cancel for {ignored_s:.0f} s"
+            return list(self._pool.step(life, LifeInput.KILL, now_s, why))
+        if worker.suspect:
+            self._suspect(worker, now_s)
+        effects: list[RouterEffect] = []
+        most = limits.recycle_executions
+        if most and worker.next_number >= most:
+            why = f"it has run {worker.next_number} executions"
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+        if not life.drains:
+            return effects
+        if not worker.live and not self._cleans(worker):
+            effects.append(worker.tell(messages.Retire()))
+            effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
+            effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
+        elif life.phase is Phase.RETIRING and not worker.running and self._pool.needs_slot(life):
+            worker.leave_place()
+            effects += self._pool.step(life, LifeInput.SPENT, now_s)
+        return effects
+
+    def _cleans(self, worker: Worker) -> bool:
+        """Whether a worker destroys resources, or may have to, before it exits."""
+        return self.waits or not all(each.is_overdue for each in worker.cleanings.values())
+
+    def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
+        """Take in that an execution of a worker has failed or has a result: decide anew which
+        workers are suspect, and drain the spoilt ones."""
+        if not (failed or self._failing or worker.results.excess):
+            self._tally.ended += 1  # by far the most frequent case, so a short way
+            return []
+        most = self._limits.spoilt_after
+        worker.results.add(failed, self._tally, most, now_s)
+        if not (failed or self._failing):
+            return []
+        was_failing, everyone = self._failing, self._workers.values()
+        self._failing = worker.results.excess >= most or (
+            was_failing and any(each.results.excess >= most for each in everyone)
+        )
+        if not (self._failing or was_failing):
+            return []
+        effects: list[RouterEffect] = []
+        for each in everyone:
+            self._suspect(each, now_s)
+            life = self._pool.lives[each.id]
+            if (
+                each.suspect and life.phase is Phase.READY
+                and not each.results.may_be_chance(self._tally)
+            ):  # fmt: skip
+                row = each.results.row
+                many = "all" if row.failed == row.ended else row.failed
+                why = (
+                    f"{many} of its last {row.ended} executions failed, far more than on other "
+                    "workers"
+                )
+                text = f"worker {each.name} gets no more work: {why}"
+                effects += [Report("warning", text)]
+                effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+                self.refresh_one(each, now_s)
+        return effects
+
+    def _suspect(self, worker: Worker, now_s: float) -> None:
+        most = self._limits.spoilt_after
+        worker.suspect = spoilt.is_suspect(worker, self._workers.values(), most)
+        worker.resting = worker.suspect and not worker.results.may_try(self._tally, most, now_s)
+
+    def refresh(self, now_s: float) -> None:
+        """Decide anew which workers may get work.  To be called after each input that may end a
+        life: a dispatch to a process that is ending would be lost."""
+        for worker in self._workers.values():
+            self.refresh_one(worker, now_s)
+
+    def refresh_one(self, worker: Worker, now_s: float) -> None:
+        """Decide anew whether a worker may get work."""
+        life = self._pool.lives[worker.id]
+        patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
+        worker.accepting = patient and self._pool.accepts(life)
+
+    def retire_all(self, now_s: float) -> list[RouterEffect]:
+        """Start no further workers, and end each one once it has no work."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            if life.phase is Phase.STARTING:
+                effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+    def kill_all(self, now_s: float) -> list[RouterEffect]:
+        """Kill every process now."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+
+def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
+    """Duration for which an execution on a worker has ignored its cancel; 0 if none does."""
+    stopped_s = worker.oldest_stop_s()
+    if stopped_s is None:
+        return 0.0
+    return life.counted_s(max(stopped_s, worker.held_up_at), now_s)
 
 
 # -- the number of workers ---------------------------------------------------------------

@@ -793,7 +793,7 @@ class Router:
         works.is_closing = True
         match stage:
             case ClosingStage.DRAINING:
-                self.workforce.retire_all(self.awake_s)
+                self.out += self.workforce.turnover.retire_all(self.awake_s)
                 works.answer_all(lambda work: work.execution is None, outcomes.stopping)
             case ClosingStage.CANCELLING:
                 works.is_cancelling = True
@@ -801,7 +801,7 @@ class Router:
             case ClosingStage.ENDING:
                 self._tell_left()
             case ClosingStage.KILLING:
-                self.workforce.kill_all(self.awake_s)
+                self.out += self.workforce.turnover.kill_all(self.awake_s)
             case ClosingStage.FLUSHING:
                 works.is_flushing = True
                 self.out.append(Flush())

@@ -17,7 +17,7 @@ All that it says before its answer, a hello with the epoch of this router, was f
 and may come again from its host: of that only outcomes count.
 
 An execution ends by its report or by ``Lost``, and the router gets it as an
-:class:`ExecutionEnded`.  :class:`Turnover` decides when a worker is drained or killed.
+:class:`ExecutionEnded`.  :class:`~.pool.Turnover` decides when a worker is drained or killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from . import messages, outcomes, spoilt
+from . import messages, outcomes
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Dispatches, Execution, Site, Worker
@@ -50,10 +50,10 @@ from .messages import (
     WorkerSave,
 )
 from .pausing import Pausing
-from .pool import Life, LifeInput, Phase, Pool
+from .pool import Life, LifeInput, Phase, Pool, Turnover
 from .ranges import Ranges
 from .requests import RetainedOutcome, Suspicion
-from .router_effects import Lost, Report, RouterEffect
+from .router_effects import Lost
 from .router_inputs import WorkerBack
 from .spoilt import has_failed
 from .terms import ID_BYTES, Body, Epoch, Status, one_line
@@ -116,144 +116,6 @@ WorkerReport: TypeAlias = (
 """Reading of a worker's message, for the router."""
 
 
-class Turnover:
-    """Decides which workers get work, which are drained and which are killed, by what runs on them;
-    the pool carries it out."""
-
-    def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
-        self._pool = pool
-        self._workers = workers
-        self._limits = limits
-        self._tally = spoilt.Tally()
-        self._failing = False
-        """Whether some worker has enough failures in a row to be suspect."""
-        self.waits = False
-        """Whether the server closes, and its workers stay for resources that are to be
-        destroyed."""
-
-    def check(self, now_s: float) -> list[RouterEffect]:
-        """Drain, retire or kill the workers that are due for it."""
-        return [
-            effect for worker in self._workers.values() for effect in self._check(worker, now_s)
-        ]
-
-    def _check(self, worker: Worker, now_s: float) -> list[RouterEffect]:
-        life = self._pool.lives[worker.id]
-        limits = self._limits
-        ignored_s = _ignored_s(worker, life, now_s)
-        if life.leaving:
-            return []
-        if ignored_s >= limits.cancel_kill_s or (
-            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
-        ):
-            why = f"an execution has ignored its cancel for {ignored_s:.0f} s"
-            return list(self._pool.step(life, LifeInput.KILL, now_s, why))
-        if worker.suspect:
-            self._suspect(worker, now_s)
-        effects: list[RouterEffect] = []
-        most = limits.recycle_executions
-        if most and worker.next_number >= most:
-            why = f"it has run {worker.next_number} executions"
-            effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
-        if life.phase not in _DRAINING:
-            return effects
-        if not worker.live and not self._cleans(worker):
-            effects.append(worker.tell(messages.Retire()))
-            effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
-            effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
-        elif life.phase is Phase.RETIRING and not worker.running and self._pool.needs_slot(life):
-            worker.leave_place()
-            effects += self._pool.step(life, LifeInput.SPENT, now_s)
-        return effects
-
-    def _cleans(self, worker: Worker) -> bool:
-        """Whether a worker destroys resources, or may have to, before it exits."""
-        return self.waits or not all(each.is_overdue for each in worker.cleanings.values())
-
-    def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
-        """Take in that an execution of a worker has failed or has a result: decide anew which
-        workers are suspect, and drain the spoilt ones."""
-        if not (failed or self._failing or worker.results.excess):
-            self._tally.ended += 1  # by far the most frequent case, so a short way
-            return []
-        most = self._limits.spoilt_after
-        worker.results.add(failed, self._tally, most, now_s)
-        if not (failed or self._failing):
-            return []
-        was_failing, everyone = self._failing, self._workers.values()
-        self._failing = worker.results.excess >= most or (
-            was_failing and any(each.results.excess >= most for each in everyone)
-        )
-        if not (self._failing or was_failing):
-            return []
-        effects: list[RouterEffect] = []
-        for each in everyone:
-            self._suspect(each, now_s)
-            life = self._pool.lives[each.id]
-            if (
-                each.suspect and life.phase is Phase.READY
-                and not each.results.may_be_chance(self._tally)
-            ):  # fmt: skip
-                row = each.results.row
-                many = "all" if row.failed == row.ended else row.failed
-                why = (
-                    f"{many} of its last {row.ended} executions failed, far more than on other "
-                    "workers"
-                )
-                text = f"worker {each.name} gets no more work: {why}"
-                effects += [Report("warning", text)]
-                effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
-                self.refresh_one(each, now_s)
-        return effects
-
-    def _suspect(self, worker: Worker, now_s: float) -> None:
-        most = self._limits.spoilt_after
-        worker.suspect = spoilt.is_suspect(worker, self._workers.values(), most)
-        worker.resting = worker.suspect and not worker.results.may_try(self._tally, most, now_s)
-
-    def refresh(self, now_s: float) -> None:
-        """Decide anew which workers may get work.  To be called after each input that may end a
-        life: a dispatch to a process that is ending would be lost."""
-        for worker in self._workers.values():
-            self.refresh_one(worker, now_s)
-
-    def refresh_one(self, worker: Worker, now_s: float) -> None:
-        """Decide anew whether a worker may get work."""
-        life = self._pool.lives[worker.id]
-        patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
-        worker.accepting = patient and self._pool.accepts(life)
-
-    def retire_all(self, now_s: float) -> list[RouterEffect]:
-        """Start no further workers, and end each one once it has no work."""
-        self._pool.stop()
-        effects: list[RouterEffect] = []
-        for life in list(self._pool.lives.values()):
-            if life.phase is Phase.STARTING:
-                effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
-            effects += self._pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
-        self.refresh(now_s)
-        return effects
-
-    def kill_all(self, now_s: float) -> list[RouterEffect]:
-        """Kill every process now."""
-        self._pool.stop()
-        effects: list[RouterEffect] = []
-        for life in list(self._pool.lives.values()):
-            effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
-        self.refresh(now_s)
-        return effects
-
-
-def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
-    """Duration for which an execution on a worker has ignored its cancel; 0 if none does."""
-    stopped_s = worker.oldest_stop_s()
-    if stopped_s is None:
-        return 0.0
-    return life.counted_s(max(stopped_s, worker.held_up_at), now_s)
-
-
-_DRAINING = (Phase.RETIRING, Phase.EMPTYING)
-"""Phases of a life that exits once it has nothing left."""
 DIFFERS = "it and this server disagree about its dispatches"
 """Beginning of the reason for which a worker is killed whose beat differs."""
 UNREAD_BEATS = 600
@@ -485,10 +347,10 @@ class Workforce:
 
     def clean(self, now_s: float) -> None:
         """Give resources without a holder to workers that are well."""
-        may_clean = (Phase.READY, *_DRAINING) if self.turnover.waits else (Phase.READY,)
         well = (
             worker for worker in self.workers.values()
-            if self.pool.is_well(life := self.pool.lives[worker.id]) and life.phase in may_clean
+            if self.pool.is_well(life := self.pool.lives[worker.id])
+            and (life.phase is Phase.READY or (self.turnover.waits and life.drains))
         )  # fmt: skip
         self.dispatches.resources.give(now_s, well)
 
@@ -646,14 +508,6 @@ class Workforce:
             self.dispatches.end(execution)
         self.dispatches.lost(worker)
         return [ExecutionEnded(execution, None, lost.why, suspicion) for execution in executions]
-
-    def retire_all(self, now_s: float) -> None:
-        """Start no further workers, and end each one once it has no work."""
-        self.out += self.turnover.retire_all(now_s)
-
-    def kill_all(self, now_s: float) -> None:
-        """Kill every process now."""
-        self.out += self.turnover.kill_all(now_s)
 
     def live_count(self) -> int:
         """Number of live executions on all workers."""

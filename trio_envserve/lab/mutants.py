@@ -35,7 +35,7 @@ from ..core.host_link import Outbox
 from ..core.host_pool import Hosts
 from ..core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms
 from ..core.permits import OpenClaims, Permits
-from ..core.pool import Elastic, Life, LifeInput, Phase, Pool
+from ..core.pool import Elastic, Life, LifeInput, Phase, Pool, Turnover
 from ..core.ranges import Ranges
 from ..core.router import Router
 from ..core.router_effects import Lost, ToClient
@@ -45,7 +45,7 @@ from ..core.scope import OpenResources, Resources
 from ..core.sessions import Session, Sessions
 from ..core.work import Ended, WorkInput, Works, WorkState
 from ..core.worker import WorkerCore
-from ..core.workforce import ExecutionEnded, Turnover, Workforce
+from ..core.workforce import ExecutionEnded, Workforce
 from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
 from ..worker import guard
 from .simulation.plan import ANY, FaultKind
@@ -312,7 +312,7 @@ ROUTER.table(
     ("work-begins-while-closing", "G7", (FaultKind.DRAIN_SERVER,),
      "A server that drains takes work in as ever.",
      named(Router, "_never_starts", lambda self: None),
-     named(Workforce, "retire_all", lambda self, now_s: self.pool.stop())),
+     named(Turnover, "retire_all", lambda self, now_s: self._pool.stop() or [])),
     ("what-closing-cancels-did-not-run", "G9", (FaultKind.DRAIN_SERVER, FaultKind.HANG),
      'Requests that still run when a server closes are answered with "did not run".',
      text(outcomes.stopped, '"server-stopped", Verdict.MAY_HAVE_RUN',
