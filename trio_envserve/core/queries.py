@@ -159,50 +159,35 @@ class KeyPages(_Pages[Work | Archived]):
         return dict(sorted(found.items())[:most])
 
     def _describe(self, generation: Work | Archived, now_s: float) -> dict[str, Any]:
-        if isinstance(generation, Archived):
-            return self._describe_rested(generation, now_s)
-        name = generation.name
+        name, until_s = generation.name, self._until_s(generation)
         assert name is not None
-        counting = sum(ticket.counts for ticket in generation.tickets)
+        if isinstance(generation, Archived):
+            state, waiters, watchers, lost = WorkState.COMPLETED, 0, 0, 0
+            size_bytes = generation.size_bytes + name.size_bytes
+        else:
+            state, lost, size_bytes = generation.state, len(generation.lost), generation.size_bytes
+            waiters = sum(ticket.counts for ticket in generation.tickets)
+            watchers = len(generation.tickets) - waiters
         return {
             "namespace": name.namespace,
             "key": name.key,
             "generation": generation.number,
-            "state": generation.state.value,
-            "waiters": counting,
-            "watchers": len(generation.tickets) - counting,
-            "lost": len(generation.lost),
+            "state": state.value,
+            "waiters": waiters,
+            "watchers": watchers,
+            "lost": lost,
             "executions": generation.executions,
             "age_s": round(now_s - generation.opened_s, 3),
-            "left_s": self._left_s(generation, now_s),
-            "size_bytes": generation.size_bytes,
+            "left_s": None if until_s is None else max(0.0, round(until_s - now_s, 3)),
+            "size_bytes": size_bytes,
         }
 
-    def _describe_rested(self, rested: Archived, now_s: float) -> dict[str, Any]:
-        left_s = rested.since_s + self._works.keys.retention_s - now_s
-        return {
-            "namespace": rested.name.namespace,
-            "key": rested.name.key,
-            "generation": rested.number,
-            "state": WorkState.COMPLETED.value,
-            "waiters": 0,
-            "watchers": 0,
-            "lost": 0,
-            "executions": rested.executions,
-            "age_s": round(now_s - rested.opened_s, 3),
-            "left_s": max(0.0, round(left_s, 3)),
-            "size_bytes": rested.size_bytes + rested.name.size_bytes,
-        }
-
-    def _left_s(self, generation: Work, now_s: float) -> float | None:
-        """Seconds until its orphan deadline or the end of its retention; None if neither runs."""
-        for timed, most_s in (
-            (self._works.orphans, self._works.keys.orphan_s),
-            (self._works.retained, self._works.keys.retention_s),
-        ):
-            if generation.number in timed:
-                return max(0.0, round(generation.since_s + most_s - now_s, 3))
-        return None
+    def _until_s(self, generation: Work | Archived) -> float | None:
+        """Moment of its orphan deadline or of the end of its retention; None if neither runs."""
+        works, keys = self._works, self._works.keys
+        if isinstance(generation, Archived) or generation.timed is works.retained:
+            return generation.since_s + keys.retention_s
+        return generation.since_s + keys.orphan_s if generation.timed is works.orphans else None
 
 
 # -- what runs ---------------------------------------------------------------------------
