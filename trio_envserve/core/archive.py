@@ -70,26 +70,12 @@ def fits(namespace: bytes, digest: bytes, body_bytes: int, executions: int) -> b
     )  # fmt: skip
 
 
-def pack(fields: Archived) -> Packed | None:
-    """The fields, packed; None if they do not fit."""
-    return _packed(*fields[:-1], *fields.name)
-
-
-def pack_left(
-    number: int, size_bytes: int, body_bytes: int, executions: int, rerun: bool | None,
-    digest: bytes, namespace: bytes, key: bytes,
-) -> Packed | None:  # fmt: skip
-    """Pack a key that an earlier epoch has left, without an object for its fields: a server may
-    find millions when it starts."""
-    return _packed(
-        number, 0.0, 0.0, size_bytes, body_bytes, executions, rerun, digest, namespace, key
-    )
-
-
-def _packed(
+def pack(
     number: int, since_s: float, opened_s: float, size_bytes: int, body_bytes: int,
     executions: int, rerun: bool | None, digest: bytes, namespace: bytes, key: bytes,
 ) -> Packed | None:  # fmt: skip
+    """The fields of :class:`Archived`, packed; None if they do not fit.  No object is made of them:
+    a server may find millions when it starts.  Both times of a key from an earlier epoch are 0."""
     if not fits(namespace, digest, body_bytes, executions):
         return None
     packed = PACKED.pack(
@@ -110,9 +96,10 @@ def unpack(rested: Packed) -> Archived:
 def packed_of(left: Left) -> Packed | None:
     """A generation with an outcome, as a journal has left it; None if that does not fit."""
     opened = left.opened
-    return pack_left(
-        opened.number, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])), len(opened.body),
-        left.executions, opened.rerun, opened.digest, opened.namespace, opened.key,
+    return pack(
+        opened.number, 0.0, 0.0, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])),
+        len(opened.body), left.executions, opened.rerun, opened.digest, opened.namespace,
+        opened.key,
     )  # fmt: skip
 
 

@@ -1733,11 +1733,11 @@ class Works:
         name, outcome = work.name, work.outcome
         assert name is not None
         assert outcome is not None
-        rested = pack(Archived(
+        rested = pack(
             work.number, work.since_s, work.opened_s,
             outcome.shared.size_bytes or outcome.size_bytes, work.body_bytes, work.executions,
-            work.rerun, work.digest, name,
-        ))  # fmt: skip
+            work.rerun, work.digest, *name,
+        )  # fmt: skip
         assert rested is not None, "it fits"
         work.wait_no_more()
         del self.open[name], self.generations[work.number]

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 
 import cbor2
 
-from ...core.archive import pack_left
+from ...core.archive import pack
 from ...core.journal import KINDS, Completed, Opened, Started
 from .folder import BODIES
 from .reading import JournalContents, _check_pages, _take, read_state
@@ -131,9 +131,9 @@ class _Reading:
         executions = int(any(more[_WITHOUT_START : _WITHOUT_START + 1]))
         for values in rows:
             executions += values[3][1] == _STARTED
-        packed = pack_left(
-            number, len(header) + payload_bytes, body_bytes, executions, rerun, digest, namespace,
-            key,
+        packed = pack(
+            number, 0.0, 0.0, len(header) + payload_bytes, body_bytes, executions, rerun, digest,
+            namespace, key,
         )  # fmt: skip
         if packed is None:
             self._others += rows
