@@ -161,18 +161,27 @@ def for_key(work: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOut
     return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)
 
 
-def said(asker: Asker, record: dict[str, Any]) -> RetainedOutcome:
+def said(record: dict[str, Any]) -> Callable[[Any], RetainedOutcome]:
     """The outcome of a command by key: a record."""
-    outcome = messages.Outcome(asker.id.session, asker.id.sequence, Status.RESULT, "", None, 0)
-    return RetainedOutcome.made(outcome, messages.encode_record(record))
+
+    def outcome(asker: Asker) -> RetainedOutcome:
+        header = messages.Outcome(asker.id.session, asker.id.sequence, Status.RESULT, "", None, 0)
+        return RetainedOutcome.made(header, messages.encode_record(record))
+
+    return outcome
 
 
-def key_cancelled(asker: Asker, *, started: bool) -> RetainedOutcome:
-    """The outcome of a request with a key whose work was cancelled or forgotten by name."""
-    text = "the work of its key was cancelled by name"
-    verdict = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
-    code = "cancelled" if started else "never-started"
-    return _error(asker, code, verdict, text, Status.CANCELLED)
+def key_cancelled(*, started: bool) -> Callable[[Any], RetainedOutcome]:
+    """The outcome of a request with a key whose work was cancelled or forgotten by name.
+    ``started``: whether it may have run."""
+
+    def outcome(asker: Asker) -> RetainedOutcome:
+        text = "the work of its key was cancelled by name"
+        verdict = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
+        code = "cancelled" if started else "never-started"
+        return _error(asker, code, verdict, text, Status.CANCELLED)
+
+    return outcome
 
 
 def key_deadline(asker: Asker) -> RetainedOutcome:

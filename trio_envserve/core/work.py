@@ -325,6 +325,10 @@ class Work:
             self.timed = None
 
 
+Outcomes: TypeAlias = Callable[[Any], RetainedOutcome]
+"""The outcome that the router gives to a work, or a ticket."""
+
+
 class Told(NamedTuple):
     """A ticket is told the outcome of its work."""
 
@@ -332,19 +336,11 @@ class Told(NamedTuple):
     outcome: RetainedOutcome
 
 
-class Ended(NamedTuple):
-    """A ticket is told that its work was cancelled by name."""
-
-    ticket: Ticket
-    started: bool
-    """False: it did not run.  True: it may have run."""
-
-
 class Said(NamedTuple):
-    """A ticket is told an outcome of its own: of a command, or at a deadline."""
+    """A ticket is told what the router says itself: of a command, or why there is no outcome."""
 
     ticket: Ticket
-    outcome: RetainedOutcome
+    outcome: Outcomes
 
 
 class TellSaved(NamedTuple):
@@ -360,7 +356,7 @@ class Confirm(NamedTuple):
     started: bool | None
 
 
-Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient | TellSaved | Execution | ToHolder
+Answer: TypeAlias = Told | Said | Confirm | ToClient | TellSaved | Execution | ToHolder
 """What waits at the gate; an execution is to be sent to its worker."""
 
 
@@ -399,8 +395,6 @@ READS_AT_ONCE = 64
 
 _W, _I = WorkState, WorkInput
 _Cell: TypeAlias = Callable[["Works", Any, Any], Any]
-Outcomes: TypeAlias = Callable[[Any], RetainedOutcome]
-"""The outcome that the router gives to a work, or a ticket."""
 
 
 @final
@@ -760,15 +754,16 @@ class Works:
         work.tickets = ()
         self._shut(work)
         if unanswered:
+            cancelled = outcomes.key_cancelled(started=started)
             for ticket in tickets:
-                self._tell(work, Ended(ticket, started))
+                self._tell(work, Said(ticket, cancelled))
 
     def _disown(self, work: Work, arg: object = None) -> None:
         """End a work whose outcome was never read: its tickets are told that it may have run."""
         tickets = self._by_weight(work)
         self._close(work)
         for ticket in tickets:
-            self._tell(work, Ended(ticket, started=True))
+            self._tell(work, Said(ticket, outcomes.key_cancelled(started=True)))
 
     # -- cells: executions --------------------------------------------------------------
 
@@ -896,10 +891,9 @@ class Works:
         self._let_go(outcome.shared)
         outcome.shared = Payload(work.account.namespace, 0, 1)
         self._warn(f"the outcome of generation {work.number} cannot be read: {why}")
-        tickets = self._by_weight(work)
-        for ticket in tickets:
-            said = outcomes.unreadable(why, work.executions)(ticket)
-            self._tell(work, Said(ticket, said))
+        unreadable = outcomes.unreadable(why, work.executions)
+        for ticket in self._by_weight(work):
+            self._tell(work, Said(ticket, unreadable))
             ticket.work = None
         work.tickets = ()
         self._who_waits(work)
@@ -1093,14 +1087,14 @@ class Works:
                 ticket.work = None
         work.tickets = tuple(ticket for ticket in work.tickets if ticket.counts)
 
-    def _tell(self, work: Work, answer: Told | Ended | Said) -> None:
+    def _tell(self, work: Work, answer: Told | Said) -> None:
         """Give a ticket its answer: at once, if it is safe and this turn may."""
         if not work.account.namespace:
             self._give(answer, is_safe=True)
         else:
             self.tell(answer)
 
-    def tell(self, answer: Told | Ended | Said) -> None:
+    def tell(self, answer: Told | Said) -> None:
         """Answer a ticket of a key, once the records for that are safe."""
         gate = self.gate
         if self.journal.on and not gate.is_safe() and not self._was_safe(answer):
@@ -1156,16 +1150,16 @@ class Works:
             started = confirm.started if is_safe else True
             self.out.append(ToClient(session.route, messages.Cancelled(*confirm.request, started)))
 
-    def _give(self, answer: Told | Ended | Said, is_safe: bool) -> None:
+    def _give(self, answer: Told | Said, is_safe: bool) -> None:
         ticket = answer.ticket
         session = ticket.session
         if ticket.kept is not None or session.tickets.get(ticket.sequence) is not ticket:
             return  # it is finished, or its deadline passed while nothing could be saved
         if not is_safe:  # what never will be safe: the work may have run
             kept = outcomes.not_durable(self.journal.failed)(ticket)
-        elif isinstance(answer, Ended):
-            kept = outcomes.key_cancelled(ticket, started=answer.started)
-        elif isinstance(answer, Said) or ticket.key is None:
+        elif isinstance(answer, Said):
+            kept = answer.outcome(ticket)
+        elif ticket.key is None:
             kept = answer.outcome
         else:
             kept = outcomes.for_key(answer.outcome, ticket, session.account.message_bytes)
@@ -1361,7 +1355,7 @@ class Works:
         record: dict[str, Any] = {"generation": answer.generation, "started": answer.started}
         if answer.finished:
             record["finished"] = True
-        self.tell(Said(ticket, outcomes.said(ticket, record)))
+        self.tell(Said(ticket, outcomes.said(record)))
         return None
 
     def _end_by(self, command: Command, work: Work | None) -> CommandAnswer:

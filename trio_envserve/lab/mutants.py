@@ -43,7 +43,7 @@ from ..core.router_inputs import ClientMessage, Tick, WorkerBack
 from ..core.scheduler import Scheduler
 from ..core.scope import OpenResources, Resources
 from ..core.sessions import Session, Sessions
-from ..core.work import Ended, WorkInput, Works, WorkState
+from ..core.work import WorkInput, Works, WorkState
 from ..core.worker import WorkerCore
 from ..core.workforce import ExecutionEnded, Workforce
 from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
@@ -708,7 +708,7 @@ def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
         tell = self._tell
 
         def never_ran(work: Any, answer: Any) -> None:
-            tell(work, answer._replace(started=False) if isinstance(answer, Ended) else answer)
+            tell(work, answer._replace(outcome=outcomes.key_cancelled(started=False)))
 
         self._tell = never_ran
         Works._close(self, work)

@@ -22,7 +22,7 @@ from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.scheduler import Scheduler
 from ...core.sessions import Session, Sessions
-from ...core.work import Answer, Ended, Said, Ticket, Told, Work, Works
+from ...core.work import Answer, Said, Ticket, Told, Work, Works
 from ...core.worker import WorkerCore, _Held
 from ...core.workforce import Workforce
 from ...retrylab.values import Bag, Counted, Forms, Rule
@@ -86,8 +86,10 @@ def _numbers(owner: Works, works: dict[Any, Work]) -> Any:
 
 def _answer(answer: Answer) -> Any:
     """Who waits, and what for."""
-    if isinstance(answer, Told | Ended | Said):
-        return type(answer).__name__, answer.ticket.id, answer[1]
+    if isinstance(answer, Told):
+        return "told", answer.ticket.id, answer.outcome
+    if isinstance(answer, Said):
+        return "said", answer.ticket.id, answer.outcome(answer.ticket)
     return answer
 
 
