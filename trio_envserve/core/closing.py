@@ -80,6 +80,16 @@ class Closing:
         """Whether the server takes no more work in."""
         return self.stage is not ClosingStage.SERVING
 
+    @property
+    def cancels(self) -> bool:
+        """Whether all that runs is answered and stopped."""
+        return self.stage not in (ClosingStage.SERVING, ClosingStage.DRAINING)
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the last answers leave: what is not decided by now is told to nobody."""
+        return self.stage is ClosingStage.FLUSHING
+
     def until(self, to: ClosingStage) -> list[ClosingStage]:
         """The stages to enter, in their order, for this one to be reached."""
         return _ORDER[_ORDER.index(self.stage) + 1 : _ORDER.index(to) + 1]

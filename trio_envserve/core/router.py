@@ -139,8 +139,9 @@ class Router:
         self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
-            limits, keys, self.accounts, self.journal, gate, self.queue, self.dispatches,
-            self.clock, new_id, self._never_starts, self.warn, self.wire.message_bytes,
+            limits, keys, self.accounts, self.journal, gate, self.closing, self.queue,
+            self.dispatches, self.clock, new_id, self._never_starts, self.warn,
+            self.wire.message_bytes,
         )  # fmt: skip
         self.hosts = None if lease is None else Hosts(
             self.pool, lease, epoch, self.journal, needs=needs, wire=self.wire, serves=serves,
@@ -790,23 +791,19 @@ class Router:
         """Do what a stage of closing begins with."""
         works = self.works
         self.closing.enter(stage, now_s)
-        works.is_closing = True
         match stage:
             case ClosingStage.DRAINING:
                 self.out += self.workforce.turnover.retire_all(self.awake_s)
                 works.answer_all(lambda work: work.execution is None, outcomes.stopping)
             case ClosingStage.CANCELLING:
-                works.is_cancelling = True
                 works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
             case ClosingStage.ENDING:
                 self._tell_left()
             case ClosingStage.KILLING:
                 self.out += self.workforce.turnover.kill_all(self.awake_s)
             case ClosingStage.FLUSHING:
-                works.is_flushing = True
                 self.out.append(Flush())
             case _:  # ClosingStage.CLOSED
-                works.is_flushing = False
                 self.out.append(ClosingOver(tuple(self.pool.lives)))
         works.stop()
 

@@ -38,6 +38,7 @@ from . import error_records, messages, outcomes
 from .account import Account, Accounts
 from .archive import Archive, Archived, Packed, fits, pack
 from .clock import AwakeClock
+from .closing import Closing
 from .endings import ENDINGS, OTHER_CODE
 from .errors import ProtocolError
 from .executions import Dispatches, Execution
@@ -403,7 +404,8 @@ class Works:
 
     def __init__(
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
-        gate: Gate[Answer], queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
+        gate: Gate[Answer], closing: Closing, queue: Scheduler[Work], dispatches: Dispatches,
+        clock: AwakeClock,
         new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
         warn: Callable[[str], None], message_bytes: int,
     ) -> None:  # fmt: skip
@@ -423,6 +425,7 @@ class Works:
         self.sessions: Sessions[Ticket] = Sessions(limits, accounts, self.counters)
         self.budget = gate.budget
         self.gate = gate
+        self._closing = closing
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
         self.declared_rerun = False
@@ -434,12 +437,6 @@ class Works:
         self.earlier_lives = False
         """Whether hosts may still run something for an earlier epoch: then no work of keys
         begins, since it may be for one whose last generation was not known to end."""
-        self.is_closing = False
-        """Whether nothing is started any more."""
-        self.is_cancelling = False
-        """Whether all that runs is answered and stopped."""
-        self.is_flushing = False
-        """Whether the last answers leave: what is not decided by now is told to nobody."""
         self.generations: dict[int, Work] = {}
         """The works with keys: open, or closed while an execution lives; by number."""
         self.open: dict[KeyName, Work] = {}
@@ -536,7 +533,7 @@ class Works:
         assert ask.earlier is not None
         if ask.earlier >= ask.allowance:
             return Refusal.NONE_LEFT
-        may_still_say = self.is_closing or self._never_starts() is None
+        may_still_say = self._closing.begun or self._never_starts() is None
         if ask.rerun is None and not self.knows_environment and may_still_say:
             return Refusal.EARLY
         consent = self.declared_rerun if ask.rerun is None else ask.rerun
@@ -648,19 +645,18 @@ class Works:
     def _may_be_saved(self, asked: Keyed, work: Work | None) -> bool:
         """Whether the disk is not too far behind for what this leaves in the journal, or lets
         wait for it.  While the last answers leave the disk is waited for no more."""
-        if not self.is_flushing and self.gate.has_room():
+        if not self._closing.flushes and self.gate.has_room():
             return True
         if asked.act not in (KeyAct.ASK, KeyAct.ATTACH):
-            return not self.is_flushing and self.gate.has_room(COMMANDS_PART)
+            return not self._closing.flushes and self.gate.has_room(COMMANDS_PART)
         if work is None or work.outcome is None:
             return asked.act is KeyAct.ATTACH
         return self.journal.is_safe(work.outcome.shared.after)
 
     def _unsaved(self) -> str:
-        behind = (
-            "the server ends" if self.is_flushing else "what came before is not on the disk yet"
-        )
-        return f"for now: the journal cannot save it: {self.journal.failed or behind}"
+        behind = "what came before is not on the disk yet"
+        why = self.journal.failed or ("the server ends" if self._closing.flushes else behind)
+        return f"for now: the journal cannot save it: {why}"
 
     # -- cells: tickets ---------------------------------------------------------------
 
@@ -691,7 +687,7 @@ class Works:
         self.accounts.retain(account, 1, own_bytes, 0)
         self._admit(ticket)
         self._seat(opened, ticket)
-        if not held or self.is_closing:
+        if not held or self._closing.begun:
             self.step(opened, _I.RELEASE)
         return None
 
@@ -831,7 +827,7 @@ class Works:
             work.execution = None
             self.accounts.place(work.account, +1)
             self._queue(work)
-            if self.is_closing:  # it waits again, but nothing will be started any more
+            if self._closing.begun:  # it waits again, but nothing will be started any more
                 self.step(work, _I.ANSWER, outcomes.stopping)
             return
         self.counters.lost += 1
@@ -1139,7 +1135,8 @@ class Works:
             elif isinstance(answer, ToHolder):
                 self.dispatches.resources.tell(answer, is_safe=is_safe)
             elif isinstance(answer, Execution):
-                if is_safe and not self.is_cancelling:  # else its work is answered, or soon will be
+                # Otherwise its work is answered, or soon will be.
+                if is_safe and not self._closing.cancels:
                     self.dispatches.send(answer)
             else:
                 self._give(answer, is_safe)
@@ -1511,7 +1508,7 @@ class Works:
     def _may_answer(self, work: Work) -> bool:
         """Whether the router may end a work.  Work that is held for an earlier generation is ended
         by a server that closes: nothing will start it, however long that generation lives."""
-        is_held = work.state is _W.HELD and self.is_closing and work.name in self.ending
+        is_held = work.state is _W.HELD and self._closing.begun and work.name in self.ending
         return is_held or work.state in (_W.WAITING, _W.RUNNING)
 
     @property
@@ -1650,7 +1647,7 @@ class Works:
     @property
     def may_go_on(self) -> bool:
         """Whether something that a journal has left can be entered, or answered, now."""
-        if not self._restored or self.is_closing:
+        if not self._restored or self._closing.begun:
             return bool(self._restored)
         if self.is_starting or self.earlier_lives:
             return False
@@ -1663,7 +1660,7 @@ class Works:
             work = self._restored.popleft()
             if work.state is not _W.HELD:
                 continue  # it was closed meanwhile, or taken back
-            if not work.started or (not self.is_closing and self.may_rerun(work)):
+            if not work.started or (not self._closing.begun and self.may_rerun(work)):
                 self.step(work, _I.RELEASE, True)
             else:
                 self._need_no_input(work)

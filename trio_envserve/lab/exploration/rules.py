@@ -145,7 +145,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "counters", "failures"),
         **_out("the router's", "accounts", "queue", "dispatches"),
         **_out(_CLOCK, "clock"),
-        **_out(_JOURNAL, "journal"),
+        **_out(_JOURNAL, "journal", "_closing"),
         **_out("as much as there may be, between steps", "budget"),
         **_out("empty between steps", "out", "_leaving", "_due", "_stopping", "_pages"),
         **_out("what is due ends in the step in which time passes", "_late"),
