@@ -51,7 +51,7 @@ class Bench:
             limits=ServerLimits(**limits), keys=keys, journaled=reads, resting=reads,
         )  # fmt: skip
         self.works, self.accounts = self.router.works, self.router.accounts
-        self.works.knows_environment = True
+        self.works.environment.is_known = True
         self.worker = worker_of(capacity=1 << 20)
         self.reached: set[tuple[WorkInput, WorkState]] = set()
         """The cells of the table that were reached."""

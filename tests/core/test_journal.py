@@ -762,7 +762,8 @@ def test_g9_who_waited_for_what_a_journal_had_left_heard_nothing_of_a_server_tha
 def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker():
     """The same without a journal: who is back says that it may have run."""
     pair = Keyed(ready=False, rerun=True)
-    pair.router.works.declared_rerun = pair.router.works.knows_environment = True
+    environment = pair.router.works.environment
+    environment.rerun = environment.is_known = True
     back, other = pair.stranger(), pair.stranger(901)
     pair.request(back, earlier=1, rerun=True)
     pair.request(other, rerun=True)

@@ -53,7 +53,7 @@ def test_what_runs_is_described_as_it_is():
     request = str(pair.runs[0][1].request)
     assert row == {
         "number": 0, "request": request, "client": "test", "namespace": None, "key": None,
-        "environment": pair.router.workforce.environment, "state": "running", "executions": 1,
+        "environment": pair.router.works.environment.name, "state": "running", "executions": 1,
         "worker": "w0-1", "age_s": pytest.approx(7.0, abs=0.01), "note": notes.encode({"turn": 3}),
         "where": "",
     }  # fmt: skip

@@ -1205,11 +1205,11 @@ def test_g2_a_lost_request_runs_again_only_with_consent_and_allowance_left(
 ):
     """The environment's declaration counts if it was made before the dispatch and still is."""
     bench = Bench()
-    bench.works.declared_rerun = at_dispatch
+    bench.works.environment.rerun = at_dispatch
     bench.ask(1, rerun=rerun, allowance=allowance)
     work = bench.own()
     execution = bench.dispatch(work)
-    bench.works.declared_rerun = at_death
+    bench.works.environment.rerun = at_death
     assert bench.dies(execution) == ([] if again else [(1, 0, "worker-lost")])
     assert len(bench.works.queue) == again
     assert bench.works.counters.lost == (not again)

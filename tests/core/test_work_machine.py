@@ -124,7 +124,7 @@ class WorkMachine(RuleBasedStateMachine):
     @initialize(data=st.data(), declared=st.booleans())
     def first(self, data: st.DataObject, declared: bool) -> None:
         """Begin with something going on, or most histories would be of nothing."""
-        self.works.declared_rerun = self.model.declared = declared
+        self.works.environment.rerun = self.model.declared = declared
         for caller in range(2):
             self._connect(caller)
         self.some_work(data)
@@ -401,7 +401,7 @@ class WorkMachine(RuleBasedStateMachine):
 
     @rule(declared=st.booleans())
     def declare(self, declared: bool) -> None:
-        self.works.declared_rerun = self.model.declared = declared
+        self.works.environment.rerun = self.model.declared = declared
 
     @precondition(lambda self: self.any_in("waiting"))
     @rule(data=st.data())

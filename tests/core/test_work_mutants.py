@@ -116,7 +116,7 @@ def runs_again_unasked(works, work):
 
 
 def runs_once_too_often(works, work):
-    consent = works.declared_rerun if work.rerun is None else work.rerun
+    consent = works.environment.rerun if work.rerun is None else work.rerun
     return consent and work.executions <= work.allowance
 
 

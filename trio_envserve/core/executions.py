@@ -82,6 +82,17 @@ class Job(Protocol):
         """Id of the request, as workers are told it."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Environment:
+    """What workers have said of the environment that they host."""
+
+    is_known: bool = False
+    """Whether one has said it: before anything is dispatched."""
+    name: str = ""
+    rerun: bool = False
+    """Whether it lets an execution run again, after a loss."""
+
+
 class Duty(enum.Enum):
     """Kind of requests that a worker gets."""
 
@@ -360,6 +371,7 @@ class Dispatches:
         """Effects, in order; the router takes them out."""
         self.permits = Permits()
         self.resources = resources
+        self.environment = Environment()
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""
         self._gate = gate

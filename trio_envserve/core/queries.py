@@ -231,7 +231,7 @@ class RunningPages(_Pages[Execution]):
             "client": session.name if name is None else "",
             "namespace": None if name is None else name.namespace,
             "key": None if name is None else name.key,
-            "environment": self._workforce.environment,
+            "environment": self._workforce.dispatches.environment.name,
             "state": "stopping" if execution.stop_s is not None else "running",
             "executions": work.executions if work is not None and execution.is_wanted else None,
             "worker": worker.name,

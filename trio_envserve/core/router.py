@@ -322,7 +322,6 @@ class Router:
         if worker is None:
             return
         worker.next_number = max([given.next, *(number + 1 for number in started)])
-        self._know_environment()
         running, missing = map(Ranges.from_flat, (given.running, given.missing))
         unknown: list[int] = []
         for number in sorted({*started, *running}):
@@ -343,10 +342,6 @@ class Router:
         self.dispatches.stop_unknown(worker, unknown, awake_s)
         self.resources.take_back(worker, awake_s)
 
-    def _know_environment(self) -> None:
-        self.works.declared_rerun = self.workforce.rerun
-        self.works.knows_environment = self.workforce.knows_environment
-
     def _worker_message(self, given: WorkerMessage) -> None:
         frames, now_s = given
         if now_s > self.clock.last_s:
@@ -356,7 +351,6 @@ class Router:
         except ProtocolError as error:
             self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             return
-        self._know_environment()
         for each in heard:
             if isinstance(each, ExecutionEnded):
                 self._ended(each)
@@ -386,7 +380,7 @@ class Router:
             assert work is not None
             work.suspicion = suspicion
             lost = outcomes.lost(
-                execution.worker, why, declared_rerun=self.works.declared_rerun,
+                execution.worker, why, declared_rerun=self.dispatches.environment.rerun,
                 of_key=bool(work.account.namespace), is_holder=execution.is_holder,
             )  # fmt: skip
         self.works.ended(execution, kept, lost)
@@ -836,7 +830,7 @@ class Router:
 
     def status(self) -> dict[str, Any]:
         """The status record of welcomes and syncs."""
-        pool, workforce, reason = self.pool, self.workforce, self.starting
+        pool, environment, reason = self.pool, self.dispatches.environment, self.starting
         journal = self.journal
         ready = pool.ready_count()
         if self.closing.begun:
@@ -856,8 +850,8 @@ class Router:
             reason = reason or pool.broken or waits_for
         record: dict[str, Any] = {
             "status": status.value, "reason": reason, "ready": ready, "workers": pool.wanted,
-            "environment": workforce.environment, "rerun": workforce.rerun,
-            "durable": journal.on and not journal.failed, "paused": workforce.pausing.why,
+            "environment": environment.name, "rerun": environment.rerun,
+            "durable": journal.on and not journal.failed, "paused": self.workforce.pausing.why,
         }  # fmt: skip
         if journal.failed:
             record["journal"] = journal.failed

@@ -428,10 +428,7 @@ class Works:
         self._closing = closing
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
-        self.declared_rerun = False
-        """The environment's declaration; known before anything is dispatched."""
-        self.knows_environment = False
-        """Whether a worker has said it."""
+        self.environment = dispatches.environment
         self.is_starting = True
         """Whether earlier epochs may still live."""
         self.earlier_lives = False
@@ -534,9 +531,9 @@ class Works:
         if ask.earlier >= ask.allowance:
             return Refusal.NONE_LEFT
         may_still_say = self._closing.begun or self._never_starts() is None
-        if ask.rerun is None and not self.knows_environment and may_still_say:
+        if ask.rerun is None and not self.environment.is_known and may_still_say:
             return Refusal.EARLY
-        consent = self.declared_rerun if ask.rerun is None else ask.rerun
+        consent = self.environment.rerun if ask.rerun is None else ask.rerun
         return None if consent else Refusal.NO_CONSENT
 
     def _admit(self, ticket: Ticket) -> None:
@@ -806,7 +803,7 @@ class Works:
 
     def may_rerun(self, work: Work) -> bool:
         """Whether consent and allowance are left for a further execution (G2)."""
-        consent = self.declared_rerun if work.rerun is None else work.rerun
+        consent = self.environment.rerun if work.rerun is None else work.rerun
         return consent and work.executions < work.allowance
 
     def _complete(self, work: Work, brought: RetainedOutcome) -> None:
@@ -1651,7 +1648,7 @@ class Works:
             return bool(self._restored)
         if self.is_starting or self.earlier_lives:
             return False
-        return not self._restored[0].started or self.knows_environment
+        return not self._restored[0].started or self.environment.is_known
 
     def _go_on_restored(self) -> None:
         """Enter what a journal has left.  What may have been started waits for a worker to say

@@ -146,12 +146,6 @@ class Workforce:
         """Machines with workers, by the name of the host; this machine's is the empty string."""
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
-        self.knows_environment = False
-        """Whether a worker has said what it hosts."""
-        self.environment = ""
-        """Name of the environment; empty until a worker has said it."""
-        self.rerun = False
-        """Whether the environment lets an execution run again, after a loss."""
         self.capacity = limits.worker_capacity or CAPACITY
         """Executions that one worker takes at once, by the newest worker's hello."""
         self.fenced = 0
@@ -268,10 +262,10 @@ class Workforce:
         self.out += self.pool.set_up_failed(life, traceback, because, unloadable=unloadable)
 
     def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
+        environment = self.dispatches.environment
+        environment.is_known, environment.rerun = True, hello.rerun
         # Cut, since every answer to a ping has it.
-        self.knows_environment = True
-        self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
-        self.rerun = hello.rerun
+        environment.name = one_line(hello.environment, ENVIRONMENT_BYTES)
         most = self.limits.worker_capacity
         self.capacity = hello.capacity if most is None else min(hello.capacity, most)
         worker = self.workers[life.id] = Worker(

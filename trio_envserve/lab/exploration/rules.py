@@ -144,6 +144,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits", "keys", "_new_id", "_never_starts", "_warn"),
         **_out(_PEOPLE, "counters", "failures"),
         **_out("the router's", "accounts", "queue", "dispatches"),
+        **_out("in the form of the dispatches", "environment"),
         **_out(_CLOCK, "clock"),
         **_out(_JOURNAL, "journal", "_closing"),
         **_out("as much as there may be, between steps", "budget"),
