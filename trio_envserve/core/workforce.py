@@ -235,7 +235,7 @@ class Workforce:
                 self.dispatches.permits.claim(worker, _running(worker, message), message)
             case ResourceStated():
                 self.dispatches.resources.stated(worker, message, now_s)
-            case ResourceIntended():
+            case _:  # ResourceIntended()
                 execution = _running(worker, message)
                 self.dispatches.resources.intend(worker, execution, message, now_s)
         return []
