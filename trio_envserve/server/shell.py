@@ -113,6 +113,8 @@ class Server:
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
         self._catching_up = False
+        self._tick_due = trio.Event()
+        """Set when the next tick has something to do before its time."""
 
     @property
     def address(self) -> str:
@@ -168,7 +170,7 @@ class Server:
         Args:
             drain_s: Longest wait in seconds; None: the limit ``drain_s``.
         """
-        self._give(CloseAsked(_now_s(), ClosingStage.DRAINING, drain_s))
+        self._ask_to_close(ClosingStage.DRAINING, drain_s)
         closing = self._router.closing
         while closing.stage is ClosingStage.DRAINING:
             await self._changed.park()
@@ -180,7 +182,7 @@ class Server:
         Requests that ran are answered "it may have run".  The server itself ends with its block,
         which then ends soon.
         """
-        self._give(CloseAsked(_now_s(), ClosingStage.KILLING))
+        self._ask_to_close(ClosingStage.KILLING)
 
     # -- tasks ----------------------------------------------------------------
 
@@ -225,8 +227,11 @@ class Server:
         """Tick, each time after all input that has arrived was given to the router."""
         while True:
             asked_s = trio.current_time()
-            await trio.sleep(self._limits.tick_s)
-            self._statistics.lag.record(trio.current_time() - asked_s)
+            self._tick_due = trio.Event()
+            with trio.move_on_after(self._limits.tick_s) as scope:
+                await self._tick_due.wait()
+            if scope.cancelled_caught:
+                self._statistics.lag.record(trio.current_time() - asked_s)
             await self._drain_input()
             if self._hosts is not None:
                 self._hosts.look()
@@ -313,6 +318,13 @@ class Server:
 
         how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         give(Exited(spawn.worker, _now_s(), how))
+        await trio.sleep(self._limits.reap_settle_s)
+        self._tick_due.set()
+
+    def _ask_to_close(self, stage: ClosingStage, drain_s: float | None = None) -> None:
+        """Begin to close; the next tick tells idle workers to exit."""
+        self._give(CloseAsked(_now_s(), stage, drain_s))
+        self._tick_due.set()
 
     # -- effects --------------------------------------------------------------
 
@@ -407,7 +419,7 @@ class Server:
 
     async def _close(self) -> None:
         """Close without a drain, and wait for the last stage, which the router ensures."""
-        self._give(CloseAsked(_now_s(), ClosingStage.CANCELLING))
+        self._ask_to_close(ClosingStage.CANCELLING)
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
         if self._hosts is not None and not self._left:
