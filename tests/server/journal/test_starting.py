@@ -12,10 +12,10 @@ from trio_envserve import ServerStartError
 from trio_envserve.core.archive import unpack
 from trio_envserve.core.journal import Closed, Commanded, Joined, Opened, Record, Started
 from trio_envserve.core.key_records import KeyName
-from trio_envserve.server.journal import starting
+from trio_envserve.server.journal import reading
 from trio_envserve.server.journal.folder import DATABASE
-from trio_envserve.server.journal.loading import read_outcomes
 from trio_envserve.server.journal.opening import open_folder, unlock
+from trio_envserve.server.journal.reading import read_outcomes
 
 
 def started(folder: Path) -> tuple[list[Record], list[bytes]]:
@@ -127,7 +127,7 @@ def test_what_was_changed_while_the_server_ran_is_told_when_it_is_read(tmp_path:
 def test_rows_of_a_generation_may_be_in_several_portions(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(starting, "AT_ONCE", at_once)
+    monkeypatch.setattr(reading, "AT_ONCE", at_once)
     write(tmp_path, a_run(0), [opened(1), *a_run(2), Started(1)])
     records, at_rest = started(tmp_path)
     assert records == [Closed(2), opened(1), Started(1)]

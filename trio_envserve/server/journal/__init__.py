@@ -22,9 +22,8 @@ is seen.  ``safe`` is never ahead of what was committed, so commits that are mis
 leaves out what is cut off, without a word) are seen, too.
 
 :mod:`.folder` says whether a folder may be used, :mod:`.store` writes, :mod:`.reading` reads
-and says what is damaged, :mod:`.starting` reads what a server needs at its start and
-:mod:`.loading` an outcome that it needs later, :mod:`.repair` keeps what can be proven, and
-:mod:`.keeper` has the thread.
+and says what is damaged, :mod:`.repair` keeps what can be proven, and :mod:`.keeper` has the
+thread.
 """
 
 from .keeper import OpenJournal, open_journal

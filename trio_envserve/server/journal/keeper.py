@@ -36,8 +36,8 @@ import trio
 from ...core.clock import AwakeClock
 from ...core.journal import Record
 from ...host.locks import ServerLocks
-from .loading import LoadedOutcome, read_outcomes
 from .opening import OpenFolder, open_folder, unlock
+from .reading import LoadedOutcome, read_outcomes
 from .store import Store, is_final
 
 _log = logging.getLogger("trio_envserve.server")

@@ -22,9 +22,16 @@ from .folder import (
     make_folder,
     not_proven,
 )
-from .reading import JournalContents, check_kind, is_new, read_all, read_state, told
+from .reading import (
+    JournalContents,
+    check_kind,
+    is_new,
+    read_all,
+    read_start,
+    read_state,
+    told,
+)
 from .rows import State
-from .starting import read_start
 from .store import Store, connect, create, read_safe
 
 

@@ -1,7 +1,19 @@
-"""Reading a journal: its records, and all that is wrong with it.
+"""Reading a journal: its records and all that is wrong with it, what a server needs at its start,
+and one outcome.  Synchronous: a thread calls it.
 
+Theory of operation
+-------------------
 Nothing here writes.  A record is taken for what it says only if its sum is right; what is
 wrong is told in words, with the key where that is known.
+
+*At its start* (:func:`read_start`) a server leaves most on the disk.  Nearly all generations have
+their outcomes: of each only what decides is taken, packed (:mod:`trio_envserve.core.archive`).
+Rows are read in their order, once, and none is held for longer than its generation is open; so a
+million keys take seconds and little memory.  Every row is checked by its sum.  A body in a file is
+checked when somebody asks for it; here it must be there.  Meanwhile a thread lets SQLite check its
+pages, without Python's lock and over a connection of its own: nobody writes yet.  It is the whole
+check, since a quick one leaves out whether an index has each row, and no sum of a row says that.
+Where anything is wrong this says nothing: :func:`read_all` knows the words.
 """
 
 from __future__ import annotations
@@ -9,24 +21,36 @@ from __future__ import annotations
 import dataclasses
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import cbor2
+
+from ...core.archive import pack
 from ...core.errors import ServerStartError
-from ...core.journal import Closed, Completed, Opened, Record, StateSaved
+from ...core.journal import KINDS, Closed, Completed, Opened, Record, Started, StateSaved
+from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE
 from .rows import (
     APPLICATION,
+    RESOURCES_FROM,
     SCHEMA,
     SCHEMA_WITH_RESOURCES,
     SCHEMA_WITH_STATES,
     Row,
     State,
     digest_of,
+    number_of,
     read_row,
     unpack_state,
+    whole_sums,
 )
-from .store import connect, number_of, read_safe
+from .store import connect, read_safe
 
 SHOWN = 10
 """Most problems in one message."""
@@ -161,24 +185,33 @@ def _check_pages(connection: sqlite3.Connection) -> list[str]:
 
 
 def _take(folder: Path, row: Row, found: JournalContents) -> None:
-    if not row.is_whole():
-        found.problems.append(f"{DATABASE}: row {row.row!r} was changed")
+    entry = _entry(folder, row)
+    if entry is None:
+        found.problems.append(_changed(row))
         found.is_known = False
         return
-    body, is_lost = row.body, False
     if row.file:
         found.files.add(str(row.row))
-        body = _body(folder / BODIES / str(row.row), row)
-        is_lost = body is None
-    found.entries.append(JournalEntry(row, read_row(row, body), is_lost))
+    found.entries.append(entry)
 
 
-def _body(path: Path, row: Row) -> bytes | None:
-    try:
-        body = path.read_bytes()
-    except OSError:
+def _entry(folder: Path, row: Row) -> JournalEntry | None:
+    """The record of a row, with its body; None if the row was changed."""
+    if not row.is_whole():
         return None
-    return body if digest_of(body) == row.body else None
+    body = row.body
+    if row.file:
+        try:
+            body = (folder / BODIES / str(row.row)).read_bytes()
+        except OSError:
+            body = None
+        if body is not None and digest_of(body) != row.body:
+            body = None
+    return JournalEntry(row, read_row(row, body), bool(row.file) and body is None)
+
+
+def _changed(row: Row) -> str:
+    return f"{DATABASE}: row {row.row!r} was changed"
 
 
 def _check_whole(folder: Path, found: JournalContents) -> None:
@@ -228,3 +261,158 @@ def told(problems: list[str]) -> str:
     text = "; ".join(problems[:SHOWN])
     more = len(problems) - SHOWN
     return f"{text}; and {more} more" if more > 0 else text
+
+
+# -- at the start ------------------------------------------------------------
+
+_OPENED: Final = KINDS.index(Opened)
+_STARTED: Final = KINDS.index(Started)
+_COMPLETED: Final = KINDS.index(Completed)
+_WITHOUT_START: Final = len(("allowance", "earlier", "caller"))
+_ALL = "SELECT row, number, uptime_s, record, file, body, sum FROM records ORDER BY row"
+
+AT_ONCE = 256
+"""Rows that are checked together."""
+
+_Values: TypeAlias = tuple[Any, ...]
+"""Values of a row."""
+
+
+class _Wrong(Exception):
+    """The journal is not whole."""
+
+
+def read_start(folder: Path, connection: sqlite3.Connection) -> JournalContents | None:
+    """The open records and those at rest; None if anything is wrong, or may be."""
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            problems = beside.submit(_problems_of_pages, folder)
+            found = JournalContents(read_state(connection))
+            _Start(folder, found).read(connection)
+            return None if problems.result() else found
+    except (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError, _Wrong):
+        return None
+
+
+def _problems_of_pages(folder: Path) -> list[str]:
+    with closing(connect(folder, mode="ro")) as connection:
+        return _check_pages(connection)
+
+
+class _Start:
+    def __init__(self, folder: Path, found: JournalContents) -> None:
+        assert found.state is not None
+        self._folder = folder
+        self._found = found
+        self._state = found.state
+        self._open: dict[int, list[_Values]] = {}
+        """The rows of each generation without an outcome, as far as was read."""
+        self._others: list[_Values] = []
+        """Values of commands, resources, and generations that are no finished keys."""
+        self._named = set(os.listdir(folder / BODIES))
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        """All of it."""
+        safe = read_safe(self._folder)
+        if safe is None or safe[0] > self._state.records:
+            raise _Wrong
+        all_sums = self._state.all_sums
+        cursor = connection.execute(_ALL)
+        while some := cursor.fetchmany(AT_ONCE):
+            sums = whole_sums(some)
+            if sums is None:
+                raise _Wrong
+            all_sums ^= sums
+            self._take_some(some)
+        if all_sums:
+            raise _Wrong
+        self._take_open()
+
+    def _take_some(self, some: list[_Values]) -> None:
+        open_ = self._open
+        for values in some:
+            row, number, _, record, file, *_ = values
+            if file:
+                self._has_file(str(row))
+            if number is None or number >= RESOURCES_FROM:
+                self._others.append(values)
+                continue
+            kind = record[1]  # a list of a few, and its first is a small number
+            if kind == _OPENED:
+                open_[number] = [values]
+                continue
+            rows = open_[number]  # else a row is missing: a LookupError
+            rows.append(values)
+            if kind == _COMPLETED:
+                del open_[number]
+                self._rest(rows)
+
+    def _has_file(self, name: str) -> None:
+        self._found.files.add(name)
+        if name not in self._named:
+            raise _Wrong
+
+    def _rest(self, rows: list[_Values]) -> None:
+        asked = cbor2.loads(rows[0][3])
+        _, number, namespace, key, digest, rerun, *more, body_bytes = asked
+        _, _, header, payload_bytes = cbor2.loads(rows[-1][3])
+        # A first start may stand in its row, with the life of its worker.
+        executions = int(any(more[_WITHOUT_START : _WITHOUT_START + 1]))
+        for values in rows:
+            executions += values[3][1] == _STARTED
+        packed = pack(
+            number, 0.0, 0.0, len(header) + payload_bytes, body_bytes, executions, rerun, digest,
+            namespace, key,
+        )  # fmt: skip
+        if packed is None:
+            self._others += rows
+        else:
+            self._found.at_rest.append(packed)
+
+    def _take_open(self) -> None:
+        rows = [*self._others, *chain.from_iterable(self._open.values())]
+        for values in sorted(rows, key=itemgetter(0)):
+            _take(self._folder, Row(*values), self._found)
+        if self._found.problems or any(entry.body_is_lost for entry in self._found.entries):
+            raise _Wrong
+
+
+# -- one outcome -------------------------------------------------------------
+
+_NEWEST = "SELECT * FROM records WHERE number = ? ORDER BY row DESC LIMIT 1"
+
+
+class LoadedOutcome(NamedTuple):
+    """The outcome of a generation, as the journal has it."""
+
+    number: int
+    frames: tuple[Body, ...] = ()
+    """None if it could not be read."""
+    why: str = ""
+
+
+def read_outcomes(folder: Path, numbers: Sequence[int]) -> list[LoadedOutcome]:
+    """The outcomes of these generations, or why each of them cannot be read."""
+    try:
+        with closing(connect(folder, mode="ro")) as connection:
+            return [_outcome(folder, connection, number) for number in numbers]
+    except (sqlite3.Error, OSError) as error:
+        return [LoadedOutcome(number, (), f"{DATABASE}: {error}") for number in numbers]
+
+
+def _outcome(folder: Path, connection: sqlite3.Connection, number: int) -> LoadedOutcome:
+    try:
+        values = connection.execute(_NEWEST, (number,)).fetchone()
+    except sqlite3.Error as error:
+        return LoadedOutcome(number, (), f"{DATABASE}: {error}")
+    if values is None:
+        return LoadedOutcome(number, (), f"{DATABASE}: its rows are not there")
+    row = Row(*values)
+    entry = _entry(folder, row)
+    if entry is None:
+        return LoadedOutcome(number, (), _changed(row))
+    if entry.body_is_lost:
+        return LoadedOutcome(number, (), f"{BODIES}/{row.row} is missing or was changed")
+    if not isinstance(entry.record, Completed):
+        return LoadedOutcome(number, (), f"{DATABASE}: the row of its outcome is not there")
+    return LoadedOutcome(number, entry.record.frames)

@@ -119,16 +119,18 @@ def sum_of(
 
 def whole_sums(rows: Iterable[Sequence[Any]]) -> int | None:
     """The exclusive or of the sums of rows, given as the values of :class:`Row`; None if one
-    of them is not as it was written.  A server that starts may have millions, so it does
-    what :func:`sum_of` does without a call for each."""
-    pack, sums = _NUMBERS.pack, 0
-    for row, number, uptime_s, record, file, body, sum in rows:
-        numbers = pack(row, -1 if number is None else number, uptime_s, file)
-        all_of_it = b"%b%d,%b%b" % (numbers, len(record), record, b"" if body is None else body)
-        if sum != blake2b(all_of_it, digest_size=8).digest():
+    of them is not as it was written."""
+    sums = 0
+    for *values, sum in rows:
+        if sum != sum_of(*values):
             return None
-        sums ^= int.from_bytes(sum, "little")
+        sums ^= number_of(sum)
     return sums
+
+
+def number_of(sum: bytes) -> int:
+    """A sum as a number."""
+    return int.from_bytes(sum, "little")
 
 
 def digest_of(body: Body) -> bytes:
@@ -137,12 +139,7 @@ def digest_of(body: Body) -> bytes:
 
 
 def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
-    """The rows of records that come after this one.
-
-    Most of the time for which the thread of a journal has Python's lock goes here.  So it does
-    what :func:`sum_of` does without a call for each row.
-    """
-    dumps, pack, begin, as_number = cbor2.dumps, _NUMBERS.pack, _BEGUN.copy, int.from_bytes
+    """The rows of records that come after this one."""
     values: list[Any] = []
     bodies: dict[int, Body] = {}
     sums = 0
@@ -161,12 +158,9 @@ def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
             file, kept, bodies[row] = 1, digest_of(body), body
         elif body is not None:
             kept = bytes(body)
-        plain = dumps(plain_of(record, len))
-        numbers = pack(row, -1 if number is None else number, uptime_s, file)
-        begun = begin()
-        begun.update(b"%b%d,%b%b" % (numbers, len(plain), plain, kept))
-        sum = begun.digest()
-        sums ^= as_number(sum, "little")
+        plain = cbor2.dumps(plain_of(record, len))
+        sum = sum_of(row, number, uptime_s, plain, file, kept)
+        sums ^= number_of(sum)
         in_row = None if body is None else bytearray(kept)
         values += row, number, uptime_s, bytearray(plain), file, in_row, bytearray(sum)
     return Packed(values, sums, bodies)

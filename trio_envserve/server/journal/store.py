@@ -48,6 +48,7 @@ from .rows import (
     Packed,
     Row,
     State,
+    number_of,
     pack_rows,
     pack_state,
     schema_of,
@@ -261,11 +262,6 @@ def without_states(rows: list[Record]) -> list[int]:
             if not isinstance(record, StateSaved) or newest[record.number] is record
         ]  # fmt: skip
     return list(newest)
-
-
-def number_of(sum: bytes | bytearray) -> int:
-    """A sum as a number."""
-    return int.from_bytes(sum, "little")
 
 
 def connect(folder: Path, *, mode: str) -> sqlite3.Connection:

@@ -27,7 +27,7 @@ from .folder import DATABASE, beside, identity_of
 from .opening import damaged, lock, open_folder, unlock, words
 from .reading import JournalContents, check_kind, read_all, read_state
 from .repair import Repaired, repair
-from .rows import RESOURCES_FROM, Row, State, pack_rows, pack_state, read_row
+from .rows import RESOURCES_FROM, Row, State, number_of, pack_rows, pack_state, read_row
 from .store import PUT_STATE, Safe, connect, insert, read_safe, write_safe
 
 
@@ -171,7 +171,7 @@ def _move_resources(connection: sqlite3.Connection, state: State, machine: str) 
             packed = pack_rows([moved], row.row - 1, row.uptime_s)
             connection.execute("DELETE FROM records WHERE row = ?", [row.row])
             insert(connection, packed.values)
-            sums = state.all_sums ^ int.from_bytes(row.sum, "little") ^ packed.sums
+            sums = state.all_sums ^ number_of(row.sum) ^ packed.sums
             state = state._replace(all_sums=sums)
     return state
 
