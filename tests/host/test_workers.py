@@ -1,11 +1,9 @@
-"""Workers that cannot be started, that do not get ready, and that end while nobody waits,
-and the memory that they share with their server."""
+"""Workers that cannot be started, that do not get ready, and that end while nobody waits."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import resource
 import socket
 import subprocess
@@ -32,7 +30,6 @@ from trio_envserve.host.workers import (
     _portion,
 )
 from trio_envserve.net import Frame, open_stream
-from trio_envserve.net.shared import HALF_BYTES, make_memory
 
 pytestmark = pytest.mark.real
 
@@ -223,37 +220,6 @@ async def test_failure_15_worker_that_hangs_before_it_reads_its_configuration(tm
             assert stats.status.value == "starting"
             (tmp_path / "go on").touch()
             await client.wait_ready()
-
-
-ECHO = """
-async def echo(rollout):
-    return rollout.input
-"""
-
-
-def touched_kib(pid: int) -> int:
-    """How much of the shared memory the process has used."""
-    text = Path(f"/proc/{pid}/smaps").read_text()
-    regions = re.findall(r"memfd:trio-envserve.*?\nRss: +(\d+) kB", text, re.DOTALL)
-    return sum(map(int, regions))
-
-
-async def test_large_bodies_go_through_the_memory_and_small_ones_do_not(tmp_path: Path):
-    memory = make_memory()
-    if memory is None:
-        pytest.skip("this system shares no memory")
-    memory.close_descriptor()
-    (tmp_path / "echoing.py").write_text(ECHO)
-    async with open_server(f"{tmp_path}/echoing.py:echo", workers=1) as server:
-        async with open_client(server.address) as client:
-            await client.wait_ready()
-            [worker] = server.stats().per_worker
-            assert worker.pid is not None
-            assert await client.run_rollout("small") == "small"
-            assert touched_kib(worker.pid) == 0
-            large = bytes(range(256)) * 4096 * 4
-            assert await client.run_rollout(large) == large
-            assert 2 * len(large) <= touched_kib(worker.pid) * 1024 < 2 * HALF_BYTES
 
 
 # -- turns ---------------------------------------------------------------------------

@@ -71,15 +71,10 @@ SHELLS = {
         "tests/net/test_zmtp_curve.py",
     ),
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
-    "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
-    "net.connection": (
-        "tests/net/test_outbox.py",
-        "tests/net/test_stream.py",
-        "tests/net/test_shared.py",
-    ),
+    "net.stream": ("tests/net/test_stream.py",),
+    "net.connection": ("tests/net/test_outbox.py", "tests/net/test_stream.py"),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),
-    "net.shared": ("tests/net/test_shared.py",),
     "net.memory": MEMORY,
     "client.driver": ("tests/client/test_driver.py", "tests/client/test_shared.py", *CLIENT),
     "client.opening": (

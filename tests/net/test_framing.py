@@ -209,24 +209,6 @@ def test_messages_as_large_as_a_bound_pass():
     assert list(decoder.commands) == [bytes(100)]
 
 
-def test_a_shared_frame_has_an_offset_in_the_place_of_its_body():
-    asked = []
-
-    def take(offset: int, size: int) -> memoryview:
-        asked.append((offset, size))
-        return memoryview(b"s" * size)
-
-    body = b"s" * COPY_THRESHOLD_BYTES
-    data = b"".join(encode([[body, b"x"], [body]], lambda frame: 4096))
-    decoder = Decoder(LIMITS, take)
-    decoder.feed(data[:16])
-    assert decoder.take(9) == []
-    assert asked == []
-    decoder.feed(data[16:])
-    assert decoder.take(9) == [[body, b"x"], [body]]
-    assert asked == [(4096, len(body))] * 2
-
-
 def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
     decoder = Decoder(LIMITS)
     decoder.feed(bytes([LONG]) + (300_000).to_bytes(8, "big"))
@@ -283,14 +265,6 @@ def test_flags_that_mean_nothing_are_refused(flags):
     decoder.feed(b"\0\x02ok" + bytes([flags, 0]))
     assert decoder.take(9) == [[b"ok"]]
     assert decoder.is_backlogged  # nothing more needs to be read to know it
-    with pytest.raises(FramingError, match="flags"):
-        decoder.take(9)
-
-
-@pytest.mark.parametrize("flags", [8, 9, 0x0E, 0x1A, 0x80])
-def test_a_frame_in_shared_memory_has_no_other_flags(flags):
-    decoder = Decoder(LIMITS, lambda offset, size: memoryview(bytes(size)))
-    decoder.feed(bytes([flags]) + bytes(16))
     with pytest.raises(FramingError, match="flags"):
         decoder.take(9)
 

@@ -16,6 +16,7 @@ import trio.testing
 from tests.net.conftest import forked_child
 from tests.net.streams import PATIENCE_S, WIRE, one_end, plain, received, sockets
 from trio_envserve.core.limits import BATCH_BYTES, KIB, MIB, WireLimits
+from trio_envserve.core.terms import BodyParts
 from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream, stream
 from trio_envserve.net.framing import READ_BYTES, FramingError, encode
 from trio_envserve.net.interface import BATCH_MESSAGES, FRAMES_MAX
@@ -363,6 +364,23 @@ async def test_the_first_message_may_be_larger_than_all_bounds():
     async with sockets(small, first=first) as (here, there):
         assert here.send_nowait([b"second"])
         assert await received(there, 2) == [first, [b"second"]]
+
+
+async def test_a_frame_in_pieces_is_written_bit_by_bit():
+    """The system takes a part of it at a time."""
+    pieces = [random.Random(1).randbytes(size) for size in (7, 3 * MIB, 0, 100_000, 3)]
+    async with sockets() as (here, there):
+        assert here.send_many_nowait([(BodyParts(pieces), b"x")] * 2)
+        assert await received(there, 2) == [[b"".join(pieces), b"x"]] * 2
+
+
+async def test_a_first_message_to_a_peer_that_is_gone_ends_the_stream_in_order():
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(ours, limits=WIRE, first=[b"start", bytes(3 * MIB)]) as here:
+            with pytest.raises(trio.EndOfChannel):
+                await here.receive()
 
 
 async def test_a_forked_child_closes_its_copy_and_nothing_else():

@@ -1,8 +1,7 @@
 """The table of everything broken on purpose, and which check finds it by which guarantee.
 
-A *row* is one thing that is broken: a registered mutant (its name alone), one that stands beside
-tests (``memory: ...``), a patch
-that puts a known failure back (``patch: ...``) or a generated mutation of a module of the core
+A *row* is one thing that is broken: a registered mutant (its name alone), a patch that puts a known
+failure back (``patch: ...``) or a generated mutation of a module of the core
 (``generated: MODULE: ...``).  A *cell* is one check of a row: ``by`` is the guarantee that it
 broke, ``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if
 nothing was found; ``tried`` counts runs (of ``explore``: states), ``seconds`` processor time.  A
@@ -20,7 +19,6 @@ import argparse
 import contextlib
 import dataclasses
 import fnmatch
-import importlib
 import json
 import os
 import re
@@ -84,11 +82,6 @@ class Row:
         return not self.guarantees or guarantee in self.guarantees
 
 
-BESIDE_TESTS = {
-    "memory": "tests.net.test_shared",
-}
-"""By family: the module whose ``MUTANTS`` are applied by a ``MonkeyPatch``."""
-
 GENERATED_FIRST = "generated: "
 """Beginning of the names of generated mutations."""
 
@@ -102,14 +95,6 @@ GENERATED = (
     "sessions", "spoilt", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
-
-
-def beside_tests(family: str) -> dict[str, Callable[[Any], None]]:
-    """The mutants of this family, by name."""
-    mutants = importlib.import_module(BESIDE_TESTS[family]).MUTANTS
-    if isinstance(mutants, dict):
-        return mutants
-    return {each.__name__.replace("_", "-"): each for each in mutants}
 
 
 SEEN_BY = {
@@ -134,15 +119,6 @@ def registered_rows() -> Iterator[Row]:
         yield Row(mutant.name, family, mutant.guarantees, tests)
 
 
-def rows_beside_tests() -> Iterator[Row]:
-    """The mutants that no registry has."""
-    for family, module in BESIDE_TESTS.items():
-        file = module.removeprefix("tests.").replace(".", "/") + ".py"
-        for name in beside_tests(family):
-            tests = (f"{file}::test_the_machine_catches[{name}]",)
-            yield Row(f"{family}: {name}", family, tests=tests)
-
-
 def patch_rows() -> Iterator[Row]:
     """The known failures."""
     for path in sorted(PATCHES.glob("*.patch")):
@@ -161,7 +137,7 @@ def generated_rows() -> Iterator[Row]:
 
 def all_rows(pattern: str = "*") -> list[Row]:
     """The rows whose names match a pattern, in the order of the file."""
-    makers = [registered_rows, rows_beside_tests, patch_rows]
+    makers = [registered_rows, patch_rows]
     if pattern.startswith(("*", GENERATED_FIRST)):  # to make them takes a minute
         makers.append(generated_rows)
     return [row for make in makers for row in make() if fnmatch.fnmatchcase(row.name, pattern)]
@@ -177,18 +153,7 @@ def broken(row: Row) -> AbstractContextManager[Any]:
         from trio_envserve.lab.mutants import find
 
         return find(row.name).applied()
-    if row.family in BESIDE_TESTS:
-        return _patched(beside_tests(row.family)[row.name.partition(": ")[2]])
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _patched(apply: Callable[[Any], None]) -> Iterator[None]:
-    import pytest
-
-    with pytest.MonkeyPatch.context() as patch:
-        apply(patch)
-        yield
 
 
 def mutation_of(name: str) -> tuple[str, Mutation]:
@@ -631,7 +596,7 @@ def _main_of_process(name: str, names: Sequence[str]) -> None:
     if name.startswith(GENERATED_FIRST):
         row = Row(name, "generated")  # nothing of the package is imported before it
     else:
-        makers = (registered_rows, rows_beside_tests, patch_rows)
+        makers = (registered_rows, patch_rows)
         row = next(row for make in makers for row in make() if row.name == name)
     run_cells(row, names)
 

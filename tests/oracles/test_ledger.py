@@ -16,13 +16,12 @@ from tests.oracles.ledger import (
     patch_rows,
     read,
     registered_rows,
-    rows_beside_tests,
     tried,
     untried,
 )
 from trio_envserve.lab.mutants import MUTANTS
 
-ROWS = [row for make in (registered_rows, rows_beside_tests, patch_rows) for row in make()]
+ROWS = [row for make in (registered_rows, patch_rows) for row in make()]
 
 
 def test_a_row_has_a_name_of_its_own_for_each_mutant_and_patch():

@@ -40,7 +40,6 @@ from ..net import (
     Message,
     MessageStream,
     Stream,
-    make_memory,
     open_memory_streams,
     open_stream,
 )
@@ -165,9 +164,7 @@ class ProcessWorkers:
         self._living[worker] = process
         try:
             first = self._config(spawn).to_frames()
-            async with open_stream(
-                process.link, limits=self._wire, first=first, memory=make_memory()
-            ) as stream:
+            async with open_stream(process.link, limits=self._wire, first=first) as stream:
                 self._streams[worker] = stream
                 return await self._attend(
                     process, stream, worker, started, on_messages, on_heartbeat

@@ -29,7 +29,6 @@ from .makers import (
     open_zmq_network,
 )
 from .memory import MemoryNetwork, MemoryStream, open_memory_streams
-from .shared import make_memory, map_memory
 from .stream import MessageStream, Stream, open_stream
 from .zmtp.sockets import ZmtpNetwork, open_zmtp_network
 
@@ -38,7 +37,7 @@ __all__ = [
     "Address", "ConnectionEvent", "ConnectionOutbox", "DealerSocket", "Frame", "MemoryNetwork",
     "MemoryStream", "Message", "MessageStream", "Network", "OnEvent", "RouterSocket",
     "SocketStatistics", "Stream", "Transport", "ZmtpNetwork", "check_reach",
-    "is_loopback", "make_memory", "map_memory", "need_trio", "open_background",
+    "is_loopback", "need_trio", "open_background",
     "open_memory_streams", "open_network", "open_stream", "open_zmq_network", "open_zmtp_network",
     "parse_address", "parse_peer_address", "unwrap_single",
 ]  # fmt: skip

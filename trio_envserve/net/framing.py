@@ -5,9 +5,7 @@ Theory of operation
 A frame is a byte of flags, its length in one byte (or in eight, most significant
 first, with the flag LONG), and its body.  All frames of a message but the last have
 the flag MORE.  A frame with the flag COMMAND belongs to the transport itself and may
-stand between the frames of a message.  Between two processes that share memory
-(:mod:`.shared`), a frame may have the flag SHARED: in the place of its body come eight
-bytes with its offset in that memory.
+stand between the frames of a message.
 
 :class:`Decoder` takes arriving bytes and gives whole messages.  It checks every bound
 as soon as it can: the size of a frame at its head, the size of a message and its
@@ -46,21 +44,17 @@ from typing import Final, TypeAlias, final
 
 from ..core.limits import KIB, MIB
 from ..core.terms import BodyParts
-from .interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame
+from .interface import COPY_THRESHOLD_BYTES, Frame, Message
 
 MORE: Final = 1
 LONG: Final = 2
 COMMAND: Final = 4
-SHARED: Final = 8
 _RESERVED: Final = 0xF8
 """Flags without a meaning.  libzmq ignores them; here they are a violation, because
 bytes that are not ZMTP show there first."""
 
 READ_BYTES: Final = 64 * KIB
 """Number of bytes to read at once if :meth:`Decoder.buffer` returns None."""
-
-_OFFSET_BYTES: Final = 8
-"""A frame's offset in shared memory."""
 
 PIECES_MOST: Final = 64
 """Most pieces for one ``sendmsg`` (the system's limit is 1,024)."""
@@ -70,11 +64,6 @@ _FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
 
 Piece: TypeAlias = bytes | memoryview
 
-
-Place: TypeAlias = Callable[[SentFrame], int | None]
-"""Copies a frame into shared memory; returns its offset, or None: send it inline."""
-Take: TypeAlias = Callable[[int, int], memoryview]
-"""Returns a copy of the frame at this offset, with this size, of shared memory."""
 Unseal: TypeAlias = Callable[[Frame], tuple[int, Frame]]
 """Opens a sealed frame; returns its flags and body.  Raises FramingError."""
 
@@ -201,14 +190,12 @@ class Decoder:
     """
 
     __slots__ = (
-        "_at", "_data", "_flags", "_frames", "_head_bytes", "_large", "_limits", "_take_shared",
-        "_unseal", "_violation", "check_command", "commands", "is_backlogged", "message_bytes",
+        "_at", "_data", "_flags", "_frames", "_head_bytes", "_large", "_limits", "_unseal",
+        "_violation", "check_command", "commands", "is_backlogged", "message_bytes",
     )  # fmt: skip
 
-    def __init__(self, limits: FrameLimits, take_shared: Take | None = None) -> None:
+    def __init__(self, limits: FrameLimits) -> None:
         self._limits = limits
-        self._take_shared = take_shared
-        """Copies a frame out of shared memory; None: frames with the flag SHARED are refused."""
         self._data = b""
         """The bytes that have arrived and are not decoded, from ``_at`` on."""
         self._at = 0
@@ -321,10 +308,7 @@ class Decoder:
                 if flags <= MORE:
                     size, start = data[at + 1], at + 2
                 else:
-                    if (
-                        (flags & _RESERVED and not self._may_be_shared(flags))
-                        or (flags & COMMAND and flags & MORE)
-                    ):  # fmt: skip
+                    if flags & _RESERVED or (flags & COMMAND and flags & MORE):
                         raise FramingError(f"a frame with the flags {flags:#04x}")
                     if not flags & LONG:
                         size, start = data[at + 1], at + 2
@@ -349,14 +333,7 @@ class Decoder:
                 elif flags & MORE:
                     raise FramingError("a sealed frame that is not a message of its own")
                 frame: Frame
-                if flags & SHARED:
-                    if end - start < _OFFSET_BYTES:
-                        return False
-                    assert self._take_shared is not None
-                    offset = int.from_bytes(data[start : start + _OFFSET_BYTES], "big")
-                    frame = self._take_shared(offset, size)
-                    start += _OFFSET_BYTES - size  # these bytes are not in the stream
-                elif size >= COPY_THRESHOLD_BYTES:
+                if size >= COPY_THRESHOLD_BYTES:
                     if end - start < size:
                         self._large = LargeFrame(data[start:], size, _FIRST_BYTES)
                         self._flags = flags
@@ -374,9 +351,6 @@ class Decoder:
             self._at = at
             if at == end:
                 self._data, self._at = b"", 0
-
-    def _may_be_shared(self, flags: int) -> bool:
-        return self._take_shared is not None and flags & ~MORE == SHARED | LONG
 
     def _meet(self, command: bytes) -> None:
         if self.check_command is not None:
@@ -427,9 +401,9 @@ def encode_command(body: bytes) -> bytes:
     return bytes((COMMAND | LONG,)) + size.to_bytes(8, "big") + body
 
 
-def encode(messages: Iterable[Message], place: Place | None = None) -> list[Piece]:
+def encode(messages: Iterable[Message]) -> list[Piece]:
     """The bytes of messages, in pieces to be written in this order: large frames
-    unchanged, or in shared memory, and everything between them joined."""
+    unchanged, and everything between them joined."""
     pieces: list[Piece] = []
     small: list[Piece] = []
     add = small.append
@@ -438,13 +412,6 @@ def encode(messages: Iterable[Message], place: Place | None = None) -> list[Piec
         for frame in message:
             left -= 1
             size = frame.nbytes if type(frame) is memoryview else len(frame)
-            if place is not None and size >= COPY_THRESHOLD_BYTES:
-                offset = place(frame)
-                if offset is not None:
-                    add(b"\x0b" if left else b"\x0a")
-                    add(size.to_bytes(8, "big"))
-                    add(offset.to_bytes(_OFFSET_BYTES, "big"))
-                    continue
             if size < 256:
                 add(_MORE_HEADS[size] if left else _LAST_HEADS[size])
             else:

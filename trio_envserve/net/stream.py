@@ -13,9 +13,6 @@ blocks, and ``receive()`` is cancelled without loss.  A send is tried at once, a
 usually succeeds; a task of the stream writes the bytes that the system does not take.
 The end of the stream is an exception, :class:`trio.EndOfChannel`, raised once
 everything before it was received.
-
-Large frames travel through shared memory (:mod:`.shared`), if
-there is some.
 """
 
 from __future__ import annotations
@@ -34,10 +31,9 @@ from ..core.limits import MIB, WireLimits
 from .background import unwrap_single
 from .connection import ConnectionEnded, ConnectionOutbox, SocketEnd, frame_limits
 from .forks import forget_in_children
-from .framing import READ_BYTES, Decoder, FramingError, Piece, encode, encode_command
+from .framing import READ_BYTES, Decoder, FramingError, encode
 from .interface import BATCH_MESSAGES, Frame, Message, is_sendable
 from .pump import Pump
-from .shared import SharedMemory
 
 TURN_BYTES = 1 * MIB
 """Most bytes that are read in one turn, however much the peer writes."""
@@ -70,25 +66,19 @@ class MessageStream(Pump):
 
 @asynccontextmanager
 async def open_stream(
-    end: socket.socket,
-    *,
-    limits: WireLimits,
-    first: Message = (),
-    memory: SharedMemory | None = None,
+    end: socket.socket, *, limits: WireLimits, first: Message = ()
 ) -> AsyncIterator[Stream]:
-    """A stream over this end of a connected socket; the socket is closed with it, and so
-    is the memory.
+    """A stream over this end of a connected socket; the socket is closed with it.
 
-    ``first`` is sent before everything else, whatever its size.  Memory that was made
-    here is offered with it: its first byte carries the descriptor.
+    ``first`` is sent before everything else, whatever its size.
     """
-    stream = Stream(end, limits, memory)
+    stream = Stream(end, limits)
     try:
         with unwrap_single():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream._write_rest)
                 if first:
-                    stream._send_first(first)
+                    stream._send((first,))
                 yield stream
                 nursery.cancel_scope.cancel()
     finally:
@@ -99,24 +89,18 @@ async def open_stream(
 class Stream(MessageStream):
     """A stream over a socket.  Made by :func:`open_stream`."""
 
-    _shared_bytes: int
-    """Bytes of the frames that were taken from shared memory in this turn."""
-
-    def __init__(
-        self, end: socket.socket, limits: WireLimits, memory: SharedMemory | None = None
-    ) -> None:
+    def __init__(self, end: socket.socket, limits: WireLimits) -> None:
         super().__init__()
         self._socket = end
         self._limits = limits
-        self._memory = memory
         end.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        decoder = Decoder(frame_limits(limits), None if memory is None else self._take_shared)
+        decoder = Decoder(frame_limits(limits))
+        decoder.check_command = _refuse_command
         outbox = ConnectionOutbox(sys.maxsize, sys.maxsize)
-        self._end = SocketEnd(end, decoder, encode if memory is None else self._encode, outbox)
-        self._end.is_costly = memory is not None
+        self._end = SocketEnd(end, decoder, encode, outbox)
         self._ended = False
         """Whether the other end is closed, and everything that it sent was read."""
         self._blocked = trio.Event()
@@ -139,9 +123,8 @@ class Stream(MessageStream):
 
     def _read(self, left_bytes: int, most: int) -> list[list[Frame]]:
         decoder = self._end.decoder
-        self._shared_bytes = 0
         batch = decoder.take(most)
-        while len(batch) < most and left_bytes > self._shared_bytes and not self._ended:
+        while len(batch) < most and left_bytes > 0 and not self._ended:
             is_large = decoder.buffer() is not None
             size = 0
             try:
@@ -158,22 +141,7 @@ class Stream(MessageStream):
                 raise
             if size < READ_BYTES and not (is_large and size):
                 break  # everything was read; if more comes, the socket is readable
-        while decoder.commands:
-            self._command(decoder.commands[0])  # if it raises, each further call will, too
-            decoder.commands.popleft()
-        if not batch and decoder.is_backlogged:
-            return decoder.take(most)  # what followed a command broke the framing
         return batch
-
-    def _command(self, body: bytes) -> None:
-        if self._memory is None:
-            raise FramingError("a command, which streams without shared memory do not have")
-        self._memory.acknowledged(body)
-
-    def _take_shared(self, offset: int, size: int) -> memoryview:
-        assert self._memory is not None
-        self._shared_bytes += size
-        return self._memory.take(offset, size)
 
     async def _sleep(self) -> None:
         await trio.lowlevel.wait_readable(self._socket)
@@ -214,24 +182,6 @@ class Stream(MessageStream):
             outbox.size_bytes > most_bytes and outbox.heads_bytes(frames) > most_bytes
         )
 
-    def _send_first(self, frames: Message) -> None:
-        memory, outgoing = self._memory, self._end.outgoing
-        outgoing.append(self._end.encode((frames,)))
-        if memory is not None and memory.descriptor >= 0:
-            with contextlib.suppress(OSError):  # the other end is closed, as _write will find
-                size = socket.send_fds(self._socket, outgoing.pieces(), [memory.descriptor])
-                outgoing.sent(size)
-            memory.close_descriptor()
-        self._write()
-
-    def _encode(self, messages: Sequence[Message]) -> list[Piece]:
-        """The bytes of messages, behind what the shared memory has to say."""
-        memory = self._memory
-        assert memory is not None
-        pieces = encode(messages, memory.place)
-        command = memory.acknowledge()
-        return [encode_command(command), *pieces] if command else pieces
-
     def _write(self) -> None:
         """Write until nothing is left, or the system takes no more."""
         try:
@@ -268,5 +218,7 @@ class Stream(MessageStream):
         """In a forked child: close the inherited socket, which belongs to the parent."""
         self._closed = True
         self._socket.close()
-        if self._memory is not None:
-            self._memory.close()
+
+
+def _refuse_command(body: bytes) -> None:
+    raise FramingError("a command, which streams between processes do not have")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +26,7 @@ from ..core.limits import (
     limits_to_tell,
 )
 from ..core.terms import Incarnation
-from ..net.framing import Decoder, FrameLimits
+from ..net.framing import READ_BYTES, Decoder, FrameLimits
 
 _DEPTH = 1_200
 """How deep arguments may be nested: as deep as in JSON, by which they are checked."""
@@ -110,23 +109,18 @@ def check_args(args: Mapping[str, Any]) -> None:
             )
 
 
-def read_config(link: socket.socket) -> tuple[WorkerConfig, int]:
-    """Wait for the first message; returns it, and the descriptor of the shared memory
-    that came with it, or -1.  Raises EOFError if the server is gone.
+def read_config(link: socket.socket) -> WorkerConfig:
+    """Wait for the first message.  Raises EOFError if the server is gone.
 
     Nothing comes after it before the worker's hello.
     """
-    memory = -1
     # A parent is trusted: whatever it sends is taken.
     whole = FrameLimits(frame_bytes=2**40, message_bytes=2**40, frames=3)
     decoder = Decoder(whole)
     while True:
         view = decoder.buffer()
         if view is None:
-            # If this process may have no more descriptors, the one that is sent is lost.
-            data, descriptors, _, _ = socket.recv_fds(link, 64 * 1024, 1)
-            for memory in descriptors:
-                os.set_inheritable(memory, False)
+            data = link.recv(READ_BYTES)
             size = len(data)
             decoder.feed(data)
         else:
@@ -135,4 +129,4 @@ def read_config(link: socket.socket) -> tuple[WorkerConfig, int]:
         if not size:
             raise EOFError("the server closed the link before the first message was read")
         if found := decoder.take(1):
-            return WorkerConfig.from_frames(found[0]), memory
+            return WorkerConfig.from_frames(found[0])

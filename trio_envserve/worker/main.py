@@ -122,7 +122,7 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
 
     answer_on(inherited.answers)
 
-    config, memory = read_config(link)
+    config = read_config(link)
     limits = config.limits
     heartbeat = HeartbeatThread(
         signs,
@@ -140,7 +140,7 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
     from trio_envserve import otlp
     from trio_envserve.envs.loading import load
     from trio_envserve.logs import LogSetup, configure, finish, set_title
-    from trio_envserve.net import map_memory, open_stream
+    from trio_envserve.net import open_stream
     from trio_envserve.worker.shell import run_worker
 
     if config.logging:
@@ -151,7 +151,7 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
     set_title(f"trio-envserve worker {config.worker} of {config.server}")
 
     async def serve() -> bool:
-        async with open_stream(link, limits=config.wire, memory=map_memory(memory)) as stream:
+        async with open_stream(link, limits=config.wire) as stream:
             return await run_worker(
                 stream,
                 worker=config.worker.encode(),
