@@ -161,40 +161,21 @@ class LibzmqSocket(SocketPump):
             await self._pump_sleep.until_readable()
 
     def _turn(self) -> list[list[Frame]]:
-        # One loop, frame by frame: twice as quick as recv_multipart.
-        recv = self._socket.recv
-        routed = self._routed
-        frames_max = FRAMES_MAX + routed
+        frames_max = FRAMES_MAX + self._routed
         batch: list[list[Frame]] = []
         try:
             for _ in range(BATCH_MESSAGES):
                 if self._frames >= _FRAMES_UNASKED:
                     self._is_readable()
-                message: list[Frame] = [recv(_NOBLOCK)] if routed else []
-                while True:
-                    frame = recv(_NOBLOCK, False)
-                    message.append(
-                        frame.bytes
-                        if len(frame) < COPY_THRESHOLD_BYTES
-                        else frame.buffer.toreadonly()
-                    )
-                    if not frame.more:
-                        self._frames += len(message)
-                        batch.append(message)
-                        break
-                    if len(message) == frames_max:
-                        self._skip_message()
-                        break
+                message = self._socket.recv_multipart(_NOBLOCK, copy=False)
+                self._frames += len(message)
+                if len(message) <= frames_max:
+                    batch.append([*map(_received, message)])
+                else:
+                    self._oversized += 1
         except zmq.Again:
             self._frames = 0
         return batch
-
-    def _skip_message(self) -> None:
-        """Read the rest of a message with too many frames, and drop it."""
-        self._oversized += 1
-        self._frames += FRAMES_MAX
-        while self._socket.recv(_NOBLOCK, False).more:
-            pass
 
     # -- sending
 
@@ -530,6 +511,10 @@ async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
             await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
         if scope.cancelled_caught:
             logger.warning("libzmq did not end within %s s; left behind", TERMINATE_S)
+
+
+def _received(frame: zmq.Frame) -> Frame:
+    return frame.bytes if len(frame) < COPY_THRESHOLD_BYTES else frame.buffer.toreadonly()
 
 
 def _ms(seconds: float) -> int:
