@@ -392,7 +392,7 @@ def test_g7_g9_ctrl_c_at_any_line_of_a_call_cancels_it_and_nothing_else(
 
 def test_ctrl_c_at_any_line_of_many_calls_loses_no_outcome_in_silence(server: Server):
     """After some the iteration waited for ever, after others it left inputs out."""
-    inputs = [1, 2, 3]
+    inputs = [1, 2]
 
     def take(client: PlainClient) -> tuple[list[Any], bool]:
         """What was taken, going on after an interrupt; and whether that was refused."""
@@ -435,7 +435,7 @@ def test_a_signal_handler_may_use_the_client_that_it_interrupts(server: Server):
         before = signal.signal(signal.SIGALRM, use)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.003)
-            for number in range(200):
+            for number in range(80):
                 assert client.run_rollout(number) == number
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -407,9 +407,8 @@ def attack(wanted: int, seed: int) -> None:
         number += 1
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_hundred_thousand_spoilt_bytes_let_nobody_in(seed):
-    attack(25_000, seed)
+def test_spoilt_bytes_of_a_handshake_let_nobody_in():
+    attack(20_000, seed=0)
 
 
 @pytest.mark.slow
