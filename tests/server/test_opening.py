@@ -38,8 +38,7 @@ from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
 from trio_envserve.net.zmtp.sockets import sealed_wire
 from trio_envserve.server import opening
-from trio_envserve.server.options import ServerOptions
-from trio_envserve.server.setup import Setup
+from trio_envserve.server.options import ServerOptions, Setup
 
 HOSTS = "tcp://127.0.0.1:0"
 

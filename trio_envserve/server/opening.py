@@ -54,9 +54,8 @@ from ..worker.config import check_args
 from .curve import Authenticator
 from .hosts import HostAuthenticator, HostsShell
 from .journal import OpenJournal, open_journal
-from .options import ServerOptions, check_slots, completed
+from .options import ServerOptions, Setup, check_slots, completed
 from .recording import Recorder, open_recorder
-from .setup import Setup
 from .shell import Server
 from .traces import Traces
 

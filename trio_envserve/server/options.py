@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.lease import FENCE_S
+from ..core.lease import FENCE_S, LeaseTerms
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
+from ..core.terms import ID_BYTES
 from ..core.worker_range import WorkerRange, most_of
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Network, Transport
 from ..options import nearest, option, read_file, values_of
@@ -270,3 +271,27 @@ def completed(**given: Any) -> dict[str, Any]:
         made = limits_by_name(given.pop("limits"), *_LIMITS.values())
         given = {**dict(zip(_LIMITS, made, strict=True)), **given}
     return given
+
+
+def _random_id() -> bytes:
+    return os.urandom(ID_BYTES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The options of a server, checked: all that :func:`.open_setup` needs."""
+
+    options: ServerOptions
+    name: str
+    """The environment's name, for logs and recordings."""
+    command: Sequence[str] = ()
+    """The words of ``worker_command``."""
+    python: str | None = None
+    """The program of ``worker_python``."""
+    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
+    wire: WireLimits = dataclasses.field(default_factory=WireLimits)
+    keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
+    lease: LeaseTerms = dataclasses.field(default_factory=LeaseTerms)
+    new_id: Callable[[], bytes] = _random_id
+    """Makes the ids of sessions, workers and the epoch.  A session's id is the right to use the
+    session; a trial draws the ids from its seed."""

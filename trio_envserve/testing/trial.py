@@ -88,8 +88,7 @@ from ..retrylab.trial import on_virtual_clock
 from ..retrylab.world import Events
 from ..server import Server
 from ..server.opening import open_setup
-from ..server.options import ServerOptions
-from ..server.setup import Setup
+from ..server.options import ServerOptions, Setup
 from .retransmit import RetransmittingNetwork
 from .wrapped import messages_in
 
