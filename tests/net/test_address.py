@@ -29,10 +29,6 @@ def test_addresses(text: str, address: Address):
     assert str(address) == text
 
 
-def test_port_zero_and_star_are_the_same():
-    assert parse_address("tcp://127.0.0.1:0") == parse_address("tcp://127.0.0.1:*")
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

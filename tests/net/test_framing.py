@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.limits import MIB
 from trio_envserve.core.terms import BodyParts
 from trio_envserve.net import COPY_THRESHOLD_BYTES
 from trio_envserve.net.framing import (
@@ -105,21 +104,6 @@ def test_hostile_bytes_mean_the_same_however_they_are_cut(data, chunks, most, in
     assert decoded(data, chunks, SMALL, most, into) == whole
 
 
-def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
-    message = [bytes(COPY_THRESHOLD_BYTES - 1), b"a" * COPY_THRESHOLD_BYTES, b"b" * 200_000]
-    data = b"".join(encode([message]))
-    decoder = Decoder(LIMITS)
-    decoder.feed(data)
-    [[small, large, larger]] = decoder.take(9)
-    assert type(small) is bytes
-    for view in (large, larger):
-        assert isinstance(view, memoryview)
-        assert view.readonly
-    assert [small, large, larger] == message
-    assert decoder.is_between_messages
-    assert decoder.arriving_bytes == 0
-
-
 @pytest.mark.parametrize(
     ("data", "held"),
     [
@@ -136,46 +120,6 @@ def test_the_held_bytes_of_an_unfinished_message_are_counted_exactly(data: bytes
     assert decoder.take(9) == []
     assert decoder.is_backlogged is False
     assert (decoder.arriving_bytes, decoder.is_between_messages) == (held, not data)
-
-
-def test_a_large_frame_counts_with_its_buffer_behind_what_is_whole():
-    decoder = Decoder(LIMITS)
-    head = bytes((LONG,)) + COPY_THRESHOLD_BYTES.to_bytes(8, "big")
-    decoder.feed(bytes((MORE, 3)) + b"abc" + head + b"x")
-    assert decoder.take(9) == []
-    view = decoder.buffer()
-    assert view is not None
-    room = len(view) + 1
-    assert (decoder.arriving_bytes, decoder.is_between_messages) == (3 + room, False)
-    alone = Decoder(LIMITS)
-    alone.feed(head)
-    assert alone.take(9) == []
-    assert not alone.is_between_messages
-
-
-def test_a_large_frame_may_be_fed_in_parts_and_what_follows_it_is_not_lost():
-    body = bytes(range(256)) * (COPY_THRESHOLD_BYTES // 256)
-    data, end = b"".join(encode([[body, b"b"], [b"c"]])), 9 + len(body)
-    decoder = Decoder(LIMITS)
-    for part in (data[:20], b"", data[20:1000], data[1000:end]):
-        decoder.feed(part)
-        assert decoder.take(9) == []
-        assert not decoder.is_backlogged
-    assert (decoder.arriving_bytes, decoder.is_between_messages) == (len(body), False)
-    decoder.feed(data[end:])
-    assert decoder.take(9) == [[body, b"b"], [b"c"]]
-    assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
-
-
-def test_a_part_of_the_head_of_a_huge_frame_is_not_taken_for_a_whole_one():
-    decoder = Decoder(FrameLimits(frame_bytes=64 * MIB, message_bytes=64 * MIB, frames=1))
-    head = bytes((LONG,)) + (64 * MIB).to_bytes(8, "big")
-    decoder.feed(b"\0\1a" + head[:8])
-    assert decoder.take(9) == [[b"a"]]
-    assert decoder.buffer() is None
-    decoder.feed(head[8:])
-    assert decoder.take(9) == []
-    assert decoder.buffer() is not None
 
 
 def test_a_large_frame_that_came_in_parts_is_one_of_those_that_were_asked_for():
@@ -249,16 +193,6 @@ def test_each_bound_is_checked_at_the_head(data, says):
     assert not decoder.is_backlogged
 
 
-def test_commands_before_a_violation_are_heard():
-    decoder = Decoder(SMALL)
-    decoder.feed(encode_command(b"ping") + b"\xff\0")
-    assert decoder.take(9) == []
-    assert decoder.is_backlogged
-    assert list(decoder.commands) == [b"ping"]
-    with pytest.raises(FramingError, match="flags"):
-        decoder.take(9)
-
-
 @pytest.mark.parametrize("flags", [8, 0x0A, 0x0B, 0x80, COMMAND | MORE, ord("G")])
 def test_flags_that_mean_nothing_are_refused(flags):
     decoder = Decoder(SMALL)
@@ -319,13 +253,6 @@ def test_memory_of_any_format_is_written_byte_for_byte(count: int):
     outgoing = Outgoing()
     outgoing.append(packed)
     assert outgoing.size_bytes == len(b"".join(packed))
-
-
-def test_only_small_pieces_of_a_frame_are_joined():
-    large = bytes(COPY_THRESHOLD_BYTES)
-    first, second, last = encode([[BodyParts([b"a", b"b", large, b"c", b"d"])]])
-    assert (first[-2:], last) == (b"ab", b"cd")
-    assert second is large
 
 
 def test_large_frames_are_not_joined():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -49,11 +48,3 @@ class OutboxAgainstAList(RuleBasedStateMachine):
 
 
 TestOutbox = OutboxAgainstAList.TestCase
-
-
-def test_an_empty_outbox_has_no_first():
-    outbox = ConnectionOutbox(1, 1)
-    with pytest.raises(IndexError):
-        outbox.first()
-    with pytest.raises(IndexError):
-        outbox.pop()
