@@ -407,27 +407,6 @@ async def test_rights_that_have_changed_are_told_and_those_taken_away_end_their_
     assert door.keeper.admit(public_of(TRAINER)) == ""
 
 
-async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = Authenticator(ServerCurve.from_folder(keys))
-    folder, trainer = keys / "clients", keys / "clients" / "trainer.toml"
-    right = trainer.read_text()
-
-    async def complaints(about: str) -> int:
-        await keeper.reload()
-        await keeper.reload()
-        return caplog.text.count(about)
-
-    for text, count in (("nonsense [", 1), ("public = ''", 2), (right, 2), ("public = ''", 3)):
-        trainer.write_text(text)
-        assert await complaints("nobody comes in with the key 'trainer'") == count
-    trainer.write_text(right)
-    await keeper.reload()
-    folder.rename(keys / "away")
-    folder.write_text("no folder")
-    assert await complaints("the keys of clients stay as they were") == 1
-    assert keeper.admit(public_of(TRAINER)) == ""
-
-
 # -- files --------------------------------------------------------------------------------
 
 
