@@ -221,10 +221,7 @@ class LibzmqSocket(SocketPump):
         for index, frame in enumerate(frames):
             flags = _MORE if index < last else _NOBLOCK
             try:
-                if len(frame) < COPY_THRESHOLD_BYTES:
-                    send(frame, flags)
-                else:
-                    send(frame, flags, False)
+                send(frame, flags, copy=False)  # below the socket's threshold it is copied
             except zmq.Again:
                 if index == 0:
                     return False
