@@ -187,17 +187,19 @@ def test_the_frozen_shapes_are_as_they_were():
     assert messages.encode(messages.Error(1, "a", "b")) == bytes.fromhex("84170161616162")
 
 
-# -- records and statuses ----------------------------------------------------
-
-
 # -- batches --------------------------------------------------------------------
 
 
 def rows_of(kind: Any) -> st.SearchStrategy[list[messages.Said]]:
     """Rows of one kind with their bodies; some of their fields are often the same."""
-    row = strategies.messages(kind)
-    alike = st.builds(lambda one, n: one._replace(sequence=n), row, st.integers(0, 2**62))
-    return st.lists(st.tuples(row | alike, st.binary(max_size=30)), min_size=1, max_size=70)
+    few = st.lists(strategies.messages(kind), min_size=1, max_size=4)
+    bodies = st.lists(st.binary(max_size=30), min_size=1, max_size=70)
+
+    def said(made: list[Any], first: int, bodies: list[bytes]) -> list[messages.Said]:
+        rows = ((made[len(body) % len(made)], body) for body in bodies)
+        return [(row._replace(sequence=n), body) for n, (row, body) in enumerate(rows, first)]
+
+    return st.builds(said, few, st.integers(0, 2**62), bodies)
 
 
 @pytest.mark.parametrize("kind", sorted(messages.BATCHED, key=lambda cls: KINDS[cls]))

@@ -131,7 +131,7 @@ def play(data: Any, game: tuple[int, list[int], bool, set[int]]) -> None:
 
 
 @given(st.data(), games)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_g2_every_suspect_ends_and_one_killer_costs_no_innocent(data, game):
     play(data, game)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, messages
@@ -145,7 +145,6 @@ OVERHEAD_BYTES = 16 * KIB
 """What tracemalloc and caches take; the values below are made many times over."""
 
 
-@settings(max_examples=100)
 @given(st.one_of(values().map(encode), hostile_bodies()))
 def test_any_value_takes_at_most_twice_its_cost(item):
     body = listed(item, 64)
@@ -430,13 +429,13 @@ def test_members_of_sets_are_counted(members):
 
 
 def test_long_keys_that_collide_were_compared_for_seconds():
-    """Each with each: a thousand tuples of equal hashes, of which only the last part differs."""
+    """Each with each: tuples of equal hashes, of which only the last part differs."""
     prime = (1 << 61) - 1
-    keys = [(*[0] * 300, prime * n) for n in range(900)]
+    keys = [(*[0] * 300, prime * n) for n in range(300)]
     with pytest.raises(EncodingError, match="more than 1000 keys"):
         encode(dict.fromkeys(keys))
     listed_keys = b"".join(cbor2.dumps(key) for key in keys)
-    assert "more than 1000 keys" in refusal(head(6, TAG_SET) + head(4, 900) + listed_keys)
+    assert "more than 1000 keys" in refusal(head(6, TAG_SET) + head(4, 300) + listed_keys)
     short = {(n, "name", b"bytes", None, frozenset({n})): n for n in range(400)}
     assert decode(encode(short)) == short
 
