@@ -35,6 +35,7 @@ from trio_envserve.core.client import (
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.executions import Duty, Execution, Worker
+from trio_envserve.core.journal import Record
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import RequestContent, RetainedOutcome
@@ -58,10 +59,12 @@ from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
     PoolOpened,
+    Restored,
     Resume,
     RouterInput,
     Spawned,
     Tick,
+    WorkerBack,
     WorkerMessage,
 )
 from trio_envserve.core.scope import ResourceState, Stated
@@ -172,9 +175,11 @@ def work_of(session: int = 1, sequence: int = 0, **fields: Any) -> Work:
     )  # fmt: skip
 
 
-def worker_of(name: bytes = b"w0-1", capacity: int = 2) -> Worker:
+def worker_of(
+    name: bytes = b"w0-1", capacity: int = 2, incarnation: bytes = identifier(7)
+) -> Worker:  # fmt: skip
     """A worker that said hello."""
-    return Worker(name, identifier(7), capacity)
+    return Worker(name, incarnation, capacity)
 
 
 def duty_of(worker: Worker) -> Duty:
@@ -684,6 +689,23 @@ class Pair(Joined):
         """A request of such a client."""
         request = messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
         self.tell(request, body, route=STRANGER)
+
+    def take_over(
+        self, running: Sequence[int], *, next: int = 1, records: Sequence[Record] = (),
+        settles: bool = True,
+    ) -> None:  # fmt: skip
+        """Another router takes the first worker over, of which it hears which dispatches run,
+        and what the next one is; it has these records of the one before."""
+        hello = messages.encode(messages.WorkerHello(2, 1, "env", False, 256))
+        incarnation = self.workers[FIRST].incarnation
+        self.router = self.new_router()
+        self.give(Restored(records, self.now_s) if records else Tick(self.now_s))
+        self.router.starting = ""
+        self.router._worker_back(
+            WorkerBack(FIRST, 0, incarnation, 1, False, hello, next, running, self.now_s)
+        )
+        if settles:
+            self.router_takes(Tick(self.now_s))
 
     def draining(self) -> bool:
         """Whether the server that closes still lets run what runs, after a tick."""

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.account import WHOLE, Account, Accounts, Usage
 from trio_envserve.core.client import OutcomeReceived
-from trio_envserve.core.executions import Duty
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.messages import Refused
-from trio_envserve.core.scheduler import Scheduler
-from trio_envserve.core.work import Work
 
 from .bench import NAME, Bench
-from .helpers import Pair, account_of, identifier, work_of, worker_of
+from .helpers import Pair, identifier
 
 
 def accounts_with(keys: KeyLimits | None = None, **limits: Any) -> Accounts:
@@ -369,20 +366,6 @@ def test_who_does_not_fetch_gets_no_further_one():
     pair.end()
     pair.advance(3.0)
     assert len(pair.runs) == BOUND + 1
-
-
-def test_no_worker_is_reserved_for_a_suspect_that_may_not_run():
-    """It drained for one and then stood idle, while others could have used it."""
-    suspect = work_of(1, rerun=True, allowance=3, suspicion=(b"w0-0", 1))
-    plain, worker = work_of(2), worker_of()
-    execution = worker.start(account_of(), work_of(), 0.0)
-    queue: Scheduler[Work] = Scheduler()
-    queue.add(suspect)
-    assert queue.pick([worker], lambda session: True) is None
-    assert worker.duty is Duty.DRAINING
-    worker.end(execution)
-    queue.add(plain)
-    assert queue.pick([worker], lambda session: session == identifier(2)) == (plain, worker)
 
 
 # -- namespaces --------------------------------------------------------------------

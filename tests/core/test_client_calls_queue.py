@@ -13,6 +13,7 @@ from trio_envserve.core.client import (
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits
+from trio_envserve.core.messages import SESSION_FULL
 
 
 class Held:
@@ -21,6 +22,7 @@ class Held:
     def __init__(self) -> None:
         self.calls = Calls(ClientLimits())
         self.session = ClientSession(bytes(16), bytes(16), 9999, 9)
+        self.tried: set[int] = set()
 
     def add(self, namespace: bytes, count: int = 1) -> None:
         for _ in range(count):
@@ -39,6 +41,7 @@ class Held:
         """The namespaces of those that are tried again; where there is no room they are
         refused again."""
         due = self.calls.held.due(1.0)
+        self.tried |= {call.number for call in due}
         for call in due:
             self.calls.step(call, CallInput.DUE, 1.0)
         tried = [call.key.name.namespace for call in due if call.key is not None]
@@ -55,6 +58,21 @@ def test_calls_of_all_namespaces_were_tried_again_in_one_line():
         held.turn()
     held.add(b"other")
     assert b"other" in held.turn() + held.turn()
+
+
+def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for_keys():
+    held = Held()
+    held.add(b"full", 500)
+    held.add(SESSION_FULL)
+    assert held.turn()[0] == SESSION_FULL
+
+
+def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
+    held = Held()
+    held.add(b"full", 300)
+    for _ in range(256):
+        held.turn()
+    assert held.tried == {*range(300)}
 
 
 def test_refusals_in_one_namespace_slowed_down_another_that_has_room():

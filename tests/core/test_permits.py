@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -11,29 +10,15 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages, permits
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.executions import Execution
 from trio_envserve.core.limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS
 from trio_envserve.core.messages import Claim, ClaimsEnded, Granted
-from trio_envserve.core.permits import SHOWN, PermitClaim, Permits
+from trio_envserve.core.permits import SHOWN, Permits
 from trio_envserve.core.pool import LifeInput
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.router_inputs import Tick, WorkerBack
 from trio_envserve.core.worker import RouterMessage
 
-from .helpers import FIRST, OTHER, Pair
-
-
-@dataclasses.dataclass(eq=False)
-class Process:
-    """A worker, for the machine alone."""
-
-    claims: dict[int, PermitClaim] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(eq=False)
-class Running:
-    """An execution, for the machine alone."""
-
-    claims: dict[int, PermitClaim] | None = None
+from .helpers import FIRST, OTHER, Pair, account_of, execution_on, worker_of
 
 
 def claim(number: int, most: int = 1, name: str = "a", **more: Any) -> Claim:
@@ -45,11 +30,14 @@ class Machine:
     """The router's machine with one worker."""
 
     def __init__(self) -> None:
-        self.permits, self.worker, self.now_s = Permits(), Process(), 100.0
+        self.permits, self.worker, self.now_s = Permits(), worker_of(), 100.0
 
-    def claims(self, *made: Claim, holder: Running | None = None) -> Running:
+    def runs(self) -> Execution:
+        return execution_on(self.worker, account_of())
+
+    def claims(self, *made: Claim, holder: Execution | None = None) -> Execution:
         """An execution makes these claims."""
-        holder = holder or Running()
+        holder = holder or self.runs()
         for each in made:
             self.permits.claim(self.worker, holder, each)
         return holder
@@ -152,10 +140,10 @@ def test_claims_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
 def test_nothing_is_granted_before_workers_of_an_earlier_epoch_have_stated_their_claims():
     machine = Machine()
-    back = Process()
+    back = worker_of()
     machine.permits.unstated.add(back)
     machine.claims(claim(0), claim(1, name="b"))
-    machine.permits.claim(back, Running(), claim(5)._replace(held=1))
+    machine.permits.claim(back, machine.runs(), claim(5)._replace(held=1))
     assert machine.granted() == [], "it may have more"
     machine.permits.unstated.remove(back)
     machine.permits.tick(machine.now_s)
@@ -239,7 +227,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_any_order_of_claims_and_ends_grants_what_is_free_and_never_more(steps: Any):
     modelled = Modelled()
-    machine, holders = modelled.machine, [Running(), Running()]
+    machine, holders = modelled.machine, [modelled.machine.runs(), modelled.machine.runs()]
     of_holder: dict[int, int] = {}
     for number, (what, name, most, which, grants) in enumerate(steps):
         ended: set[int] = set()
@@ -372,27 +360,12 @@ def test_hostile_spans_of_claims_cost_nothing():
 # -- a router that takes workers over ----------------------------------------------------
 
 
-def taken_over(pair: Pair) -> Pair:
-    """The next router, which has taken the first worker with its executions over."""
-    core, hello = pair.workers[FIRST], messages.WorkerHello(2, 1, "env", False, 256)
-    pair.router = pair.new_router()
-    pair.give(Tick(pair.now_s))
-    pair.router.starting = ""
-    back = WorkerBack(
-        FIRST, 0, core.incarnation, 1, False, messages.encode(hello), 2, [0, 2], pair.now_s
-    )
-    pair.router._worker_back(back)
-    pair.give(Tick(pair.now_s))
-    pair.settle()
-    return pair
-
-
 def test_a_next_router_learns_which_permits_are_held_before_it_grants_any():
     pair = pair_of(2)
     pair.claim(0, pair.runs[0])
     pair.claim(1, pair.runs[1])
     assert granted(pair) == [0]
-    taken_over(pair)
+    pair.take_over([0, 2], next=2)
     assert granted(pair) == []
     assert pair.router.dispatches.permits.records() == [
         {"name": "a", "limit": 1, "held": 1, "waiting": 1}
@@ -407,7 +380,7 @@ def test_a_worker_that_is_back_and_being_killed_kept_all_others_from_their_permi
     pair = pair_of(2)
     pair.claim(0, pair.runs[0])
     with pair.losing(messages.Beat):
-        taken_over(pair)
+        pair.take_over([0, 2], next=2)
     life = pair.router.pool.lives[FIRST]
     pair.router.pool.step(life, LifeInput.KILL, pair.router.awake_s, "it is too many")
     assert life.leaving
@@ -423,7 +396,7 @@ def test_a_claim_that_was_on_its_way_to_the_earlier_router_was_granted_again():
     pair = pair_of(2)
     pair.claim(0, pair.runs[0])
     assert granted(pair) == [0]
-    taken_over(pair)
+    pair.take_over([0, 2], next=2)
     pair.from_worker(Claim(0, 0, "a", 1, None))
     pair.claim(1, pair.runs[1])
     for _ in range(3):
@@ -436,7 +409,7 @@ def test_a_claim_that_was_on_its_way_to_the_earlier_router_was_granted_again():
 def test_a_worker_that_was_taken_over_and_dies_holds_up_nobody():
     pair = pair_of(2)
     with pair.losing(messages.RouterChanged):
-        taken_over(pair)
+        pair.take_over([0, 2], next=2)
     assert pair.router.dispatches.permits.unstated
     pair.die(FIRST)
     pair.advance(1.0)

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, gate, messages
@@ -36,7 +36,7 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import FOLLOWERS
 from trio_envserve.core.worker import DeltaMade, EnvironmentReady, OutcomeMade, ToRouter
 
-from .helpers import STRANGER, Pair, body_of_weight, decoded, identifier, kinds
+from .helpers import STRANGER, Pair, body_of_weight, identifier, kinds
 from .keyed import Keyed
 
 # -- time ---------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_g8_a_request_that_is_answered_at_once_leaves_no_deadline():
 
 def test_g8_deadlines_of_finished_requests_are_dropped():
     pair, session = Pair.with_stranger()
-    for sequence in range(3000):
+    for sequence in range(1300):
         pair.ask(session, sequence, deadline_s=1e9)
         pair.tell(messages.Cancel(session, sequence), route=STRANGER)
         if sequence % 100 == 0:
@@ -217,9 +217,6 @@ def test_work_of_a_key_is_below_the_span_of_the_ask_that_opened_it():
 
 HELLO = messages.Hello(2, identifier(900), 1, "raw", 1 << 20, bytes(16))
 REQUEST = messages.Request(identifier(5), 0, identifier(901), None, 1, None)
-
-# -- a well-behaved client ----------------------------------------------------
-
 
 # -- duplicates, conflicts, lateness ------------------------------------------
 
@@ -651,15 +648,6 @@ def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas_and_notes(how: str
         assert pair.mail == [(STRANGER, notes)]
 
 
-def test_a_delta_is_sent_as_it_was_said():
-    pair = Pair.asked()
-    effects = pair.workers[WORKER].take(DeltaMade(pair.runs[-1][1].number, bytes(range(256))))
-    pair.work(WORKER, effects)
-    [sent] = [each for each in pair.said() if isinstance(each, ToClient)]
-    assert isinstance(decoded(sent.frames), messages.Delta)
-    assert sent.frames[1] == bytes(range(256))
-
-
 # -- The way of notes: from a worker's core to the caller, by router and client
 
 
@@ -739,7 +727,7 @@ def test_g10_many_that_are_too_old_together_are_answered_in_portions(
 
 def test_g8_limits_of_executions_that_have_ended_are_dropped():
     pair = Pair(server={"execution_s": 100_000})
-    for _ in range(3000):
+    for _ in range(1100):
         pair.submit()
         pair.end()
         pair.answers.clear()
@@ -747,7 +735,6 @@ def test_g8_limits_of_executions_that_have_ended_are_dropped():
     assert len(pair.router._limited) < 1024
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     server_s=st.none() | st.integers(1, 20),
     calls=st.lists(st.none() | st.integers(1, 20), min_size=1, max_size=6),

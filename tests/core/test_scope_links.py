@@ -6,15 +6,14 @@ import pytest
 
 from trio_envserve.core import messages, scope
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.messages import ResourceAnswer, ResourceIntended
-from trio_envserve.core.router_inputs import CloseAsked, Restored, Tick, WorkerBack
+from trio_envserve.core.messages import ResourceIntended
+from trio_envserve.core.router_inputs import CloseAsked, Restored
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import RouterMessage
 from trio_envserve.lab.mutants import find
 
-from .helpers import FIRST, OTHER, Pair, identifier
-from .keyed import Journaled, fail
+from .helpers import FIRST, OTHER, Pair
+from .keyed import Journaled
 
 _, CREATED, LEFT, GONE = ResourceState
 
@@ -250,29 +249,6 @@ def test_next_server_destroys_what_the_journal_has_once_all_is_proven_dead():
     assert states(third) == []
 
 
-def test_resources_of_a_lost_journal_are_answered():
-    pair = Journaled.running()
-    assert pair.want(0) == ""
-    fail(pair, final=True)
-    pair.settle()
-    assert "the disk is full" in pair.stated[-1][1].refused
-
-
-def taken_over(pair: Journaled, running: list[int]) -> Journaled:
-    """The next router with the journal, which takes the first worker over."""
-    core, hello = pair.workers[FIRST], messages.WorkerHello(2, 1, "env", False, 256)
-    pair.router, left, pair.records = pair.new_router(), pair.records, []
-    pair.give(Restored(left, pair.now_s))
-    pair.router.starting = ""
-    back = WorkerBack(
-        FIRST, 0, core.incarnation, 1, False, messages.encode(hello), 1, running, pair.now_s
-    )
-    pair.router._worker_back(back)
-    pair.give(Tick(pair.now_s))
-    pair.settle()
-    return pair
-
-
 def test_g13_what_was_intended_before_a_takeover_is_not_entered_anew():
     """A host sends the next router again what may not be safe: also the intent of a resource that
     is gone.  It was entered anew, and destroyed twice."""
@@ -282,14 +258,9 @@ def test_g13_what_was_intended_before_a_takeover_is_not_entered_anew():
     pair.disk()
     pair.resource_is(0, GONE)
     pair.disk()
-    core, router = pair.workers[FIRST], pair.new_router()
-    pair.router = router
-    pair.give(Restored(pair.records, pair.now_s))
-    router.starting = ""
-    hello = messages.encode(messages.WorkerHello(2, 1, "env", False, 256))
-    router._worker_back(WorkerBack(FIRST, 0, core.incarnation, 1, False, hello, 1, [0, 1], 100.0))
+    pair.take_over([0, 1], records=pair.records, settles=False)
     pair.from_worker(intent)
-    assert not router.resources.all
+    assert not pair.router.resources.all
     pair.settle()
     pair.beat()
     assert (counts(pair), pair.kills) == ((0, 0, 0, 0), [])
@@ -299,7 +270,8 @@ def test_next_server_learns_from_the_workers_it_takes_over_what_they_hold():
     pair = Journaled.running()
     assert pair.want(0) == ""
     pair.disk()
-    taken_over(pair, [0, 1])
+    left, pair.records = pair.records, []
+    pair.take_over([0, 1], records=left)
     assert states(pair) == ["held"]
     pair.resource_is(0, CREATED, handle=b"handle")
     (resource,) = pair.router.resources.all.values()
@@ -317,14 +289,9 @@ def test_next_server_sends_a_cleaning_again_which_runs_once():
     pair.end()
     pair.disk()
     assert len(pair.cleanings) == 1
-    taken_over(pair, [])
+    left, pair.records = pair.records, []
+    pair.take_over([], records=left)
     assert len(pair.cleanings) == 1
     pair.clean()
     pair.disk()
     assert counts(pair) == (0, 0, 0, 1)
-
-
-def test_answer_for_another_incarnation_is_fenced():
-    pair = Pair.asked()
-    answer = messages.encode(ResourceAnswer("n", 0, "", 0))
-    assert pair.workers[FIRST].take(RouterMessage((identifier(5), answer))) == []

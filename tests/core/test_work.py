@@ -14,11 +14,8 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import packed_of
 from trio_envserve.core.client import (
     Answer,
-    CallInput,
     CallKey,
-    Calls,
     CallSubmitted,
-    ClientSession,
     Disconnected,
     ServerMessage,
 )
@@ -35,7 +32,7 @@ from trio_envserve.core.journal import (
     remains_of,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
-from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
+from trio_envserve.core.limits import KIB, KeyLimits
 from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import (
@@ -414,13 +411,6 @@ def test_g8_commands_are_refused_for_now_at_their_bound():
     assert (pair.heard().code, pair.heard().delay_s is None) == ("commands-full", False)
 
 
-def test_what_cannot_be_a_key_is_refused():
-    pair, session = Keyed.with_stranger()
-    pair.request(session, name=KeyName(b"", b"key"))
-    assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
-    assert pair.router.sessions.known[session].standing(0) == "not seen"
-
-
 # -- generations --------------------------------------------------------------
 
 
@@ -742,33 +732,6 @@ def test_an_ask_that_came_too_early_held_up_calls_without_keys():
     assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
 
 
-def held_calls(count: int, *, no_room: int = 0) -> Calls:
-    """Calls that were refused for their keys, the last ones for want of room, a second later."""
-    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 9999, 9)
-    for number in range(count):
-        call = calls.new(CallSubmitted(number, b"body", 0.0))
-        calls.step(call, CallInput.SEND, 0.0, session)
-        if number >= count - no_room:
-            calls.step(call, CallInput.HOLD, 0.0, (1.0, b"", "queue-full"))
-        else:
-            calls.step(call, CallInput.HOLD, 0.0, (0.0, b"default", "keys-full"))
-    return calls
-
-
-def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for_keys():
-    assert held_calls(500, no_room=1).held.due(1.0)[0].number == 499
-
-
-def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
-    calls, tried = held_calls(300), set()
-    for _ in range(256):
-        for call in calls.held.due(1.0):
-            tried.add(call.number)
-            calls.step(call, CallInput.DUE, 1.0)
-            calls.step(call, CallInput.HOLD, 1.0, (1.0, b"default", "keys-full"))
-    assert len(tried) == 300
-
-
 def left(records: list[Record], **how: Any) -> AtDisk:
     """Another server with what a journal has."""
     other = AtDisk(ready=False, **how)
@@ -819,17 +782,6 @@ def test_g3_who_asks_again_gets_the_same_bytes_when_they_are_read(act):
     assert isinstance(pair.heard(), messages.Outcome)
     assert told(pair)[1] == b"the outcome"
     assert len(pair.runs) == 1
-
-
-def test_all_who_wait_for_one_reading_are_answered_by_it():
-    pair = AtDisk.rested()
-    session = pair.stranger()
-    for sequence in range(3):
-        pair.request(session, sequence, act=KeyAct.ATTACH)
-    assert pair.loads == [0]
-    pair.read()
-    told = pair.mailed(messages.Outcome)
-    assert [each.sequence for each in told] == [0, 1, 2]
 
 
 def test_g6_another_input_is_a_conflict_before_anything_is_read():
@@ -1619,13 +1571,6 @@ def test_g8_a_statement_of_more_than_a_window_is_ignored():
     missing = bench.works.sync(bench.session(1), 5, Ranges((1, 2, 3)), math.inf)
     assert (bench.turn(), missing) == ([], Ranges())
     assert bench.session(1).standing(0) == "waiting"
-
-
-def test_what_is_pending_and_was_never_seen_is_missing_below_the_end_of_a_statement():
-    bench = Bench()
-    bench.finish(1, 1)
-    missing = bench.works.sync(bench.session(1), 3, Ranges((0, 1, 2, 3)), math.inf)
-    assert [*missing] == [0, 2]
 
 
 def test_who_has_finished_and_had_no_time_to_leave_is_sent_no_deltas():
