@@ -8,7 +8,13 @@ from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.router_inputs import CloseAsked
-from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
+from trio_envserve.core.status import (
+    CacheStats,
+    ClosingRecord,
+    KeyPage,
+    ServerStats,
+    StatusRecord,
+)
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import BeatDue
 from trio_envserve.core.worker_history import DEATHS, Death
@@ -128,3 +134,28 @@ def test_of_the_ends_of_workers_the_last_ones_are_told():
         pair.router.workforce.history.deaths.append(Death(f"w{number}", "", float(number), 0))
     names = [each.worker for each in ServerStats.of(pair.router.stats()).deaths]
     assert names == [f"w{number}" for number in range(2, DEATHS + 2)]
+
+
+def test_a_key_that_is_no_text_is_shown_as_an_escape():
+    page = KeyPage.of(
+        {
+            "keys": [
+                {"namespace": b"a", "key": b"\xff", "generation": 1, "state": "held", "left_s": 1}
+            ],
+            "next": None, "later": 1,
+        }
+    )  # fmt: skip
+    assert [(known.key, known.left_s) for known in page.keys] == [("\\xff", 1)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [], {"keys": {}}, {"keys": [1]}, {"keys": [{}]}, {"next": "x"},
+        {"keys": [{"generation": 1, "state": "held", "key": "text"}]},
+        {"keys": [{"generation": True, "state": "held"}]},
+    ],
+)  # fmt: skip
+def test_what_is_no_page_of_keys_is_said(wrong):
+    with pytest.raises(ProtocolError):
+        KeyPage.of(wrong)

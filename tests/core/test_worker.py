@@ -10,11 +10,15 @@ from trio_envserve.core import messages
 from trio_envserve.core import worker as worker_core
 from trio_envserve.core.limits import PROTOCOL_VERSION, ServerLimits
 from trio_envserve.core.messages import Dispatch
-from trio_envserve.core.terms import RequestId, Status, Verdict, whole
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.terms import NOTE_BYTES, RequestId, Status, Verdict, whole
 from trio_envserve.core.worker import (
+    BEAT_MESSAGES,
     DELTA_BYTES,
     DELTA_RECORD_BYTES,
     DELTAS_BYTES,
+    ENDED,
+    MESSAGE_BYTES,
     NUMBERS_MOST,
     BeatDue,
     BeginRun,
@@ -28,8 +32,10 @@ from trio_envserve.core.worker import (
     Park,
     ResourceWanted,
     RouterMessage,
+    SaveEnded,
     SaveMade,
     ToRouter,
+    UnsentNotes,
     WorkerCore,
     WorkerEffect,
     frames_to_router,
@@ -389,3 +395,125 @@ def test_g8_empty_deltas_that_were_said_by_the_million_were_all_sent():
     core = running(0)
     most = DELTAS_BYTES // DELTA_RECORD_BYTES
     assert sum(len(deltas_of(core, 0, b"")) for _ in range(most + 100)) == most
+
+
+# -- which notes leave with a beat, and how many ----------------------------------------
+
+
+def notes_of_beat(core: WorkerCore, *, has_left: bool = True) -> list[dict[int, bytes]]:
+    """The notes that leave with a beat, of each message; the beat itself comes last."""
+    effects = core.take(BeatDue({}, has_left))
+    *told, last = (decoded(e.frames[1:]) for e in effects)  # type: ignore[union-attr]  # else it raises
+    assert isinstance(last, messages.Beat)
+    found = []
+    for each in told:
+        assert isinstance(each, messages.WorkerNotes)
+        numbers = Ranges.from_flat(each.numbers)
+        found.append(dict(zip(numbers, each.notes, strict=True)))
+    return found
+
+
+def test_the_last_note_leaves_with_the_next_beat_once():
+    core = running(0, 1)
+    assert core.take(NoteMade(0, b"one")) == []
+    core.take(NoteMade(0, b"two"))
+    core.take(NoteMade(1, b"other"))
+    assert notes_of_beat(core) == [{0: b"two", 1: b"other"}]
+    assert notes_of_beat(core) == []
+    core.take(NoteMade(1, b"more"))
+    assert notes_of_beat(core) == [{1: b"more"}]
+
+
+def test_nothing_is_noted_of_what_has_ended_or_is_to_stop():
+    core = running(0, 1)
+    core.take(NoteMade(0, b"one"))
+    core.take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
+    core.take(NoteMade(0, b"late"))
+    hear(core, messages.Stop([1, 2]))
+    core.take(NoteMade(1, b"one"))
+    assert notes_of_beat(core) == []
+
+
+def test_g8_no_notes_leave_before_earlier_messages_have():
+    core = running(0)
+    for number in range(1000):
+        core.take(NoteMade(0, b"%d" % number))
+    assert notes_of_beat(core, has_left=False) == []
+    assert notes_of_beat(core) == [{0: b"999"}]
+
+
+def test_g8_no_more_leaves_with_one_beat_than_64_kib_and_the_rest_with_later_ones():
+    core = running(*range(200))
+    for number in range(200):
+        core.take(NoteMade(number, bytes(NOTE_BYTES)))
+    seen: set[int] = set()
+    while told := notes_of_beat(core):
+        assert len(told) <= BEAT_MESSAGES
+        for each in told:
+            assert sum(map(len, each.values())) <= MESSAGE_BYTES
+            assert not seen & set(each)
+            seen |= set(each)
+        for number in range(10):  # what changes all the time does not push the others back
+            core.take(NoteMade(number, bytes(NOTE_BYTES)))
+        if seen == set(range(200)):
+            return
+        seen -= set(range(10))
+    raise AssertionError("some notes never left")
+
+
+def test_many_short_notes_make_a_header_that_is_taken():
+    unsent = UnsentNotes()
+    for number in range(0, 5000, 2):
+        unsent.keep(number, b"")
+    for each in unsent.take():
+        header = messages.encode(each)
+        assert messages.decode(header, most_bytes=32 * 1024) == each
+
+
+# -- saves: one at a time ---------------------------------------------------------------
+
+SAVE = messages.WorkerSave(SESSION, 100, 0, 1)
+
+
+def test_saves_of_a_dispatch_are_numbered_from_1_and_end_with_their_answers():
+    core = worker()
+    for number in (0, 1):
+        dispatch(core, number)
+    assert [said_by(each) for each in core.take(SaveMade(0, b"one"))] == [SAVE]
+    assert hear(core, messages.SaveAnswer(0, 1, "")) == [SaveEnded(0, "")]
+    (sent,) = core.take(SaveMade(0, b"two"))
+    assert said_by(sent) == SAVE._replace(save=2)
+    assert sent.frames[-1] == b"two"  # type: ignore[union-attr]  # said_by has looked
+    (other,) = core.take(SaveMade(1, b"one"))
+    assert said_by(other) == messages.WorkerSave(SESSION, 101, 1, 1)
+    assert hear(core, messages.SaveAnswer(0, 2, "why")) == [SaveEnded(0, "why")]
+
+
+def test_a_save_of_what_has_ended_or_is_to_stop_is_refused_at_once():
+    core = worker()
+    assert core.take(SaveMade(0, b"one")) == [SaveEnded(0, ENDED)]
+    dispatch(core, 0)
+    hear(core, messages.Stop([0, 1]))
+    assert core.take(SaveMade(0, b"one")) == [SaveEnded(0, ENDED)]
+
+
+def test_an_outcome_ends_its_saves():
+    core = worker()
+    dispatch(core, 0)
+    core.take(SaveMade(0, b"one"))
+    core.take(OutcomeMade(0, Status.RESULT, b"", 0.0))
+    assert hear(core, messages.SaveAnswer(0, 1, "")) == []
+
+
+@pytest.mark.parametrize(
+    ("saved_bytes", "body", "saved"),
+    [(None, b"body", None), (0, b"body", b""), (3, b"b", b"ody"), (99, b"", b"body")],
+)
+def test_a_dispatch_has_the_state_at_its_end(
+    saved_bytes: int | None, body: bytes, saved: bytes | None
+):
+    core = worker()
+    message = messages.Dispatch(SESSION, 100, 0, "me", saved_bytes=saved_bytes)
+    (run,) = hear(core, message, b"body")
+    assert isinstance(run, BeginRun)
+    assert (run.body, run.saved) == (body, saved)
