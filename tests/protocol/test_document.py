@@ -4,69 +4,27 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from docs.draw import diagrams, tables
-from trio_envserve.core import (
-    errors,
-    messages,
-    router,
-    values,
-    work,
-)
+from docs.draw import tables
+from trio_envserve.core import messages, router, values, work
 from trio_envserve.core.key_records import KeyAct, input_digest
-from trio_envserve.core.limits import (
-    KeyLimits,
-    ServerLimits,
-    WireLimits,
-)
+from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import ClientMessage, SaveFailed
 from trio_envserve.core.terms import COST_HEADER
-from trio_envserve.core.work import Refusal, WorkState
+from trio_envserve.core.work import Refusal
 from trio_envserve.envs.request import RolloutRequest
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
 MOST = 1 << 20
 NONCE, SESSION, DIGEST = b"n" * 16, (1).to_bytes(16, "big"), b"d" * 16
-
-
-def test_the_picture_of_the_states_has_the_way_of_every_request():
-    arrows = diagrams.arrows()
-    way = (
-        WorkState.ABSENT,
-        WorkState.WAITING,
-        WorkState.RUNNING,
-        WorkState.COMPLETED,
-        WorkState.CLOSED,
-    )
-    for start, stop in itertools.pairwise(way):
-        assert (start, stop) in arrows
-    # Back to waiting only after a proven death, and with consent.
-    order = list(WorkState)
-    back = {(a, b): why for (a, b), why in arrows.items() if order.index(b) < order.index(a)}
-    assert back == {
-        (WorkState.RUNNING, WorkState.WAITING): ["its worker is proven dead, consent left"],
-    }
-    ElementTree.fromstring(diagrams.states_svg())
-    for why in arrows.values():
-        assert all(f">{label}<" in diagrams.states_svg() for label in why)
-
-
-def test_the_picture_of_the_layers_has_all_of_them():
-    picture = diagrams.layers_svg()
-    ElementTree.fromstring(picture)
-    assert all(f">{layer}</text>" in picture for layer in diagrams.may_import())
-    boxes = re.findall(r'<rect class="box" x="([^"]+)" y="([^"]+)"', picture)
-    assert len(set(boxes)) == len(boxes) == len(diagrams.may_import()), "one lies on another"
 
 
 # -- refusals, each provoked -----------------------------------------------------
@@ -156,28 +114,6 @@ def test_a_refusal_is_as_documented(code: str):
         assert ("for now" in row) == (answer.delay_s is not None)
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        request(0, allowance=0),
-        asked(0, key=b""),
-        asked(0, key=bytes(257)),
-        request(0, act=int(KeyAct.ATTACH)),
-        asked(0, digest=bytes(16)),
-    ],
-    ids=[
-        "an allowance of nothing",
-        "an empty key",
-        "a key that is too long",
-        "something of a key without one",
-        "a digest that is not of a key",
-    ],
-)
-def test_an_impossible_request_is_refused_for_good(told: tuple[Any, bytes]):
-    (answer,) = Said().say(*told)
-    assert (answer.code, answer.delay_s) == ("refused", None)
-
-
 def test_every_refusal_is_documented():
     documented = {*tables.REFUSAL_WORDS, *tables.ERROR_WORDS}
     assert documented == set(PROVOKED)
@@ -205,12 +141,6 @@ def test_the_documented_request_is_the_one_that_is_sent():
     assert documented == list(sent)
 
 
-def test_the_status_record_is_documented():
-    paragraph = next(line for line in PAGE.splitlines() if line.startswith("**The status record**"))
-    status = Said().router.status()
-    assert all(f"`{key}`" in paragraph for key in status)
-
-
 def test_the_tags_are_those_that_are_read():
     section = PAGE[PAGE.index("\n## Bodies") : PAGE.index("**The body of a request**")]
     documented = set()
@@ -223,22 +153,3 @@ def test_the_tags_are_those_that_are_read():
     header = int.from_bytes(COST_HEADER[1:5], "big")
     read = set(values._accepted_tags("auto", 1)) | set(values._BUILT_IN) | {header}
     assert documented == read
-
-
-def test_the_codes_that_travel_are_those_that_routers_and_workers_write():
-    package = DOCS.parent / "trio_envserve"
-    known = {code for code, _ in errors._CLASSES}
-    for maker, files in (
-        ("router", ("core/outcomes.py",)),
-        ("worker", ("worker/shell.py", "worker/outcomes.py", "core/worker.py")),
-    ):
-        text = "".join((package / file).read_text() for file in files)
-        written = {code for code in known if f'"{code}"' in text}
-        assert written == {code for code, who in tables.MADE_BY.items() if maker in who}
-
-
-def test_the_fields_of_statistics_are_documented():
-    paragraph = next(line for line in PAGE.splitlines() if line.startswith("**Statistics.**"))
-    status = Said().router.status()
-    for key in Said().router.stats():
-        assert key in status or f"`{key}`" in paragraph, key
