@@ -701,15 +701,6 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
     assert (back(link).running, back(link).next) == ([69, 70], 70)
 
 
-def test_a_host_says_which_dispatches_have_not_come_though_later_ones_have():
-    link = joined()
-    dispatched(link, 1, 2, 5)
-    dispatched(link, 0)
-    link.follow()
-    given = back(link)
-    assert (given.running, given.next, given.missing) == ([0, 3, 5, 6], 6, [3, 5])
-
-
 def test_a_host_remembers_few_gaps_the_newest():
     """Those before count as dispatched: they may have run."""
     link = joined()

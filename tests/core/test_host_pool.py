@@ -37,7 +37,7 @@ from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Beat, RouterChanged, Stop
-from trio_envserve.core.pool import NO_PLACE, Elastic, LifeInput, Need, Part, Phase
+from trio_envserve.core.pool import NO_PLACE, Elastic, LifeInput, Need, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToHost, ToWorker
@@ -579,16 +579,6 @@ def test_a_message_is_under_way_until_its_host_says_that_it_has_come():
     assert (life.under_way, link.pool.lives[b"w1-1"].under_way) == (False, True)
 
 
-def test_a_message_to_a_worker_that_has_ended_meanwhile_is_not_waited_for():
-    link = joined()
-    host = link.hosts.hosts[link.host.lease.membership]
-    link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], Stop([0, 1])))
-    host.ended(b"w0-1", "it exited", link.pool)
-    link.hosts.turn_over()
-    host.refresh(link.pool, has_lease=True)
-    assert (len(host.outbox), host.workers) == (1, {})
-
-
 def test_g9_a_worker_that_does_not_answer_its_new_router_is_killed():
     """All permits waited for its first beat, and what it said was taken for old."""
     other = Followed(Journaled.running())
@@ -699,38 +689,10 @@ def sized(least: int, most: int, **given) -> Sized:
     return link
 
 
-def places(link: Link) -> list[int]:
-    return sorted(link.places[worker] for worker in link.alive)
-
-
-def test_what_is_not_needed_is_told_to_end_and_none_is_killed():
-    link = sized(1, 3)
-    link.need = MUCH
-    link.second(2)
-    link.all_ready()
-    link.second(2)
-    link.all_ready()
-    assert len(link.alive) == 3
-    link.need = NONE
-    link.second(8)
-    assert link.pool.wanted == 1
-    assert len(link.alive) == 3, "they are told, and end by themselves"
-    for worker in (b"w1-1", b"w2-1"):
-        link.dies(worker, "exit 0")
-    link.second(5)
-    assert places(link) == [0]
-
-
-def another(link: Sized) -> Part:
-    """That of another host, on which nothing starts."""
-    part = link.pool.vary(link.pool.open_slots(3, "b"), 1)
-    part.slots[0].awaited, part.slots[0].start_at_s = False, float("inf")
-    return part
-
-
 def test_a_host_that_is_not_known_to_hear_the_router_gets_no_more_and_holds_up_nobody():
     link = sized(1, 3)
-    other = another(link)
+    part = link.pool.vary(link.pool.open_slots(3, "b"), 1)  # of another one: nothing starts there
+    part.slots[0].awaited, part.slots[0].start_at_s = False, float("inf")
     link.cut = True
     link.second(12)
     quiet, other = link.pool.parts
@@ -766,7 +728,7 @@ def test_the_next_router_keeps_the_workers_that_there_are():
     link.second(2)
     link.need = NONE
     link.all_ready()
-    assert places(link) == [0, 1]
+    assert sorted(link.places[worker] for worker in link.alive) == [0, 1]
     link.follow()
     link.anew()
     link.second(3)
@@ -871,20 +833,6 @@ def test_nothing_is_said_before_what_runs_is_merged():
     other.back(0)
     assert said == [messages.RouterChanged(other.router.epoch)]
     assert other.kills == [], "its first beat names what the router knows"
-
-
-def test_numbers_go_on_above_what_the_journal_has_and_the_host_has_not_seen():
-    first = Journaled()
-    first.lose = lambda message: isinstance(message, messages.Dispatch)
-    first.call()
-    first.disk()
-    assert not first.runs
-    other = Followed(first)
-    other.back(next=0)
-    worker = other.router.workforce.workers[WORKER]
-    assert worker.next_number == 1
-    assert [run.body for _, run in other.runs] == [b"body"], "it is sent again with its number"
-    assert list(other.core.running) == [0]
 
 
 def test_g9_what_waited_for_the_journal_behind_what_did_not_ended_as_what_may_have_run():
@@ -1013,20 +961,6 @@ def test_what_is_no_hello_makes_no_worker():
     other = Followed(Journaled.running(), [])
     other.back(hello=messages.encode(messages.Beat(b"", 1, 0, [], {})))
     assert WORKER not in other.router.workforce.workers
-
-
-def test_an_announced_outcome_is_announced_to_the_next_router_too(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    first = Journaled.running()
-    monkeypatch.setattr(first.router.announced, "grant", list)  # it has no room
-    large = bytes(first.workers[WORKER].limits.announce_bytes + 1)
-    first.end(payload=large)
-    other = Followed(first)
-    other.attach()
-    other.back()
-    other.disk()
-    assert told(other)[1] == large
 
 
 def back_with_an_outcome(monkeypatch: pytest.MonkeyPatch) -> Followed:

@@ -110,14 +110,6 @@ def records(out: list[Any]) -> list[frozenset[bytes] | None]:
     return [each.waits[-1].memberships for each in out if isinstance(each, RecordHosts)]
 
 
-def test_a_new_host_is_answered_once_it_is_recorded():
-    hosted = opened()
-    out = hosted.come((b"r", hello()))
-    assert (records(out), routes(out)) == ([frozenset({OURS})], set())
-    out = hosted.recorded()
-    assert (records(out), routes(out)) == ([], {b"r"})
-
-
 def test_a_host_that_comes_while_a_record_is_written_waits_for_the_next():
     hosted = opened()
     hosted.come((b"r", hello()))
@@ -300,16 +292,6 @@ def test_a_hello_of_a_worker_that_is_too_long_is_none():
     frames = [bytes(16), HELLO]
     assert is_hello(frames, len(HELLO))
     assert not is_hello(frames, len(HELLO) - 1)
-
-
-def test_what_is_for_a_worker_that_has_ended_is_told_to_nobody():
-    hosted = opened()
-    assert hosted.router.hosts is not None
-    hosts = hosted.router.hosts
-    hosted.come((b"r", hello()))
-    hosted.recorded()
-    hosts._told[b"w9-1", bytes(16)] = []
-    assert routes(hosted.router.take(TurnOver())) == set()
 
 
 def test_a_message_without_items_has_none():
