@@ -18,9 +18,8 @@ from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import ID_BYTES, Status
 from trio_envserve.core.work import Ticket, Work, WorkInput, WorkState
 
-from .helpers import Ids, error_body, identifier, worker_of
+from .helpers import NAME, Ids, error_body, identifier, worker_of
 
-NAME = KeyName(b"default", b"key")
 LIMITS = KeyLimits(orphan_s=10.0, retention_s=100.0, command_s=20.0)
 NONCE = 1000
 

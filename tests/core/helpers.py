@@ -36,6 +36,7 @@ from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.journal import Record
+from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import RequestContent, RetainedOutcome
@@ -116,6 +117,7 @@ FIRST, OTHER, REPLACEMENT = b"w0-1", b"w1-1", b"w0-2"
 QUICK = {"silence_report_s": 2.0, "silence_kill_s": 5.0}
 """Limits of a server that waits for no silent worker."""
 HEADER_BYTES = WireLimits().header_bytes
+NAME = KeyName(b"default", b"key")
 START_S = 1000.0
 
 
@@ -133,6 +135,11 @@ class Ids:
 def identifier(number: int) -> bytes:
     """An id of the right length."""
     return number.to_bytes(16, "big")
+
+
+def named(number: int) -> KeyName:
+    """The name of one of many keys."""
+    return KeyName(b"default", b"%d" % number)
 
 
 def body_of_weight(weight: int) -> bytes:

@@ -18,9 +18,8 @@ from trio_envserve.core.router_inputs import Loaded, PoolOpened, Restored, Saved
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.work import WorkState
 
-from .helpers import STRANGER, Pair, decoded, identifier
+from .helpers import NAME, STRANGER, Pair, decoded, identifier
 
-NAME = KeyName(b"default", b"key")
 OTHER = identifier(77)
 """The token of another caller."""
 

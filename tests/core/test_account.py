@@ -16,8 +16,8 @@ from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.messages import Refused
 
-from .bench import NAME, Bench
-from .helpers import Pair, identifier
+from .bench import Bench
+from .helpers import NAME, Pair, identifier
 
 
 def accounts_with(keys: KeyLimits | None = None, **limits: Any) -> Accounts:

@@ -37,8 +37,8 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import ID_BYTES, Status, Verdict
 from trio_envserve.core.work import PAGES, WorkState
 
-from .helpers import STRANGER, identifier
-from .keyed import NAME, AtDisk, Journaled, Keyed, crashed, crashed_with, fail, told
+from .helpers import NAME, STRANGER, identifier, named
+from .keyed import AtDisk, Journaled, Keyed, crashed, crashed_with, fail, told
 
 
 def test_g11_a_start_is_safe_before_its_dispatch():
@@ -83,7 +83,7 @@ def test_g7_a_stop_went_out_before_its_dispatch_which_then_began():
     count = BUDGET + 8
     pair = Journaled(workers=1, server={"worker_capacity": count, "window": 2 * count})
     for number in range(count):
-        pair.call(b"b%d" % number, KeyName(b"default", b"%d" % number))
+        pair.call(b"b%d" % number, named(number))
     started = len(pair.records)
     pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
     assert pair.router.behind, "some are answered in later turns"
@@ -270,7 +270,7 @@ def test_g9_what_runs_while_the_journal_is_lost_ends_as_what_may_have_run():
 def test_g10_the_end_of_the_journal_answers_no_more_in_one_turn_than_others():
     pair, session = Journaled.with_stranger(server={"queue": 5000, "window": 5000})
     for number in range(BUDGET + 10):
-        pair.request(session, number, name=KeyName(b"default", b"%d" % number))
+        pair.request(session, number, name=named(number))
     pair.give(SaveFailed("the disk is full", True, pair.now_s))
     assert len(pair.router.queue)
     pair.advance(2.0)
@@ -440,14 +440,10 @@ def owed(pair: Journaled) -> tuple[int, int, int]:
     return journal.appended - journal.safe, journal.waiting_bytes, gate.waiting
 
 
-def key(number: int) -> KeyName:
-    return KeyName(b"default", b"%d" % number)
-
-
 def flood(pair: Journaled, session: bytes, first: int = 0) -> None:
     """Ask and cancel under ever new keys."""
     for number in range(first, first + 200):
-        pair.request(session, number, name=key(number))
+        pair.request(session, number, name=named(number))
         pair.tell(messages.Cancel(session, number), route=STRANGER)
 
 
@@ -461,13 +457,13 @@ def test_g8_who_asked_and_cancelled_under_ever_new_keys_filled_memory_while_a_di
     records, _, waiting = owed(pair)
     assert records <= RECORDS_OF_EACH * MOST + 1
     assert waiting <= RECORDS_OF_EACH * MOST
-    pair.request(session, 200, name=key(200))
+    pair.request(session, 200, name=named(200))
     refused = pair.heard()
     assert (refused.code, refused.delay_s is None) == ("journal", False)
     assert "not on the disk yet" in refused.text
     pair.disk()
     assert owed(pair) == (0, 0, 0)
-    pair.request(session, 200, name=key(200))
+    pair.request(session, 200, name=named(200))
     assert pair.router.works.open
 
 
@@ -475,12 +471,12 @@ def test_g8_the_inputs_of_what_was_cancelled_filled_memory_while_a_disk_was_stuc
     pair = Stuck(ready=False)
     session = pair.stranger()
     for number in range(20):
-        pair.request(session, number, bytes(4_000), name=key(number))
+        pair.request(session, number, bytes(4_000), name=named(number))
         pair.tell(messages.Cancel(session, number), route=STRANGER)
     assert owed(pair)[1] == 12_000
     pair.disk(1)
     assert owed(pair)[1] == 8_000
-    pair.request(session, 20, bytes(4_000), name=key(20))
+    pair.request(session, 20, bytes(4_000), name=named(20))
     assert owed(pair)[1] == 12_000
     pair.disk()
     assert owed(pair)[1] == 0
@@ -492,7 +488,7 @@ def test_g8_commands_that_hit_nothing_filled_memory_while_a_disk_was_stuck(act: 
     session = pair.stranger()
     pair.request(session, 0)
     for number in range(1, 400):
-        pair.request(session, number, b"", act=act, tag=99, name=key(number))
+        pair.request(session, number, b"", act=act, tag=99, name=named(number))
         pair.tell(messages.Cancel(session, number), route=STRANGER)
     assert owed(pair)[2] <= 2 * RECORDS_OF_EACH * MOST + 2
 
@@ -525,15 +521,15 @@ def test_g8_pages_of_keys_filled_memory_while_a_disk_was_stuck():
 def test_what_was_let_in_goes_on_while_requests_are_refused():
     pair = Stuck()
     session = pair.stranger()
-    number = pair.call(name=key(1000))
+    number = pair.call(name=named(1000))
     pair.disk()
     flood(pair, session)
     pair.end(payload=b"outcome")
-    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=key(1000))
+    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=named(1000))
     assert pair.heard().code == "journal"  # this outcome is not safe, and would wait
     pair.disk()
     pair.receive(number)
-    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=key(1000))
+    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=named(1000))
     assert pair.heard().status == Status.RESULT
 
 
@@ -557,7 +553,7 @@ def test_what_is_known_and_safe_is_told_while_requests_are_refused(kind: Callabl
     assert sorted((each.sequence, each.status) for each in told) == [
         (300, Status.RESULT), (301, Status.RESULT),
     ]  # fmt: skip
-    pair.request(session, 302, b"", act=KeyAct.ATTACH, name=key(1000))
+    pair.request(session, 302, b"", act=KeyAct.ATTACH, name=named(1000))
     assert pair.heard().code == "unknown-key"
 
 
@@ -577,7 +573,7 @@ def test_g8_the_ends_of_retentions_filled_memory_while_a_disk_was_stuck():
     keys = KeyLimits(generations=2, namespace_share=1.0, retention_s=64.0)
     pair = AtDisk(keys=keys)
     for number in range(12):
-        pair.run_one(name=key(number))
+        pair.run_one(name=named(number))
         pair.advance(8.0)
     assert pair.resting.all.keys
     pair.disk()
@@ -600,10 +596,6 @@ def mail_of(pair: Journaled) -> list[messages.Message]:
     return [message for _, message in pair.mail if not isinstance(message, messages.Welcome)]
 
 
-def is_closed(record: Record) -> bool:
-    return isinstance(record, Closed)  # as tuples it and a Started are equal
-
-
 # -- the end of a generation ----------------------------------------------------------
 
 
@@ -614,7 +606,7 @@ def test_g11_a_cancel_was_confirmed_before_what_it_had_ended_was_safe():
     pair.disk()
     for _ in range(2):  # it comes again
         pair.tell(messages.Cancel(session, 0), route=STRANGER)
-    assert is_closed(pair.records[-1])
+    assert isinstance(pair.records[-1], Closed)  # as tuples it and a Started are equal
     assert mail_of(pair) == []
     pair.disk()
     assert mail_of(pair) == [messages.Cancelled(session, 0, False)]
@@ -661,7 +653,7 @@ def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_jou
     limits = {"queue": 5000, "window": 5000, "worker_capacity": BUDGET}
     pair, session = Journaled.with_stranger(server=limits)
     for number in range(BUDGET + 10):
-        pair.request(session, number, name=KeyName(b"default", b"%d" % number))
+        pair.request(session, number, name=named(number))
     pair.disk()
     assert len(pair.runs) == BUDGET
     fail(pair, final=True)

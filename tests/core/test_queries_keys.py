@@ -9,7 +9,8 @@ from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.queries import KeyPages
 
-from .bench import NAME, Bench, made
+from .bench import Bench, made
+from .helpers import NAME
 
 MANY = KeyLimits(generations=100_000, namespace_share=1.0, namespaces=10)
 QUEUE: dict[str, Any] = {"queue": 100_000, "window": 100_000, "session_share": 1.0}

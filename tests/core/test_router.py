@@ -17,7 +17,7 @@ from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Duty
 from trio_envserve.core.gate import BUDGET
 from trio_envserve.core.health import Health
-from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+from trio_envserve.core.key_records import KeyAct, input_digest
 from trio_envserve.core.limits import CAPACITY
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import (
@@ -36,7 +36,7 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import FOLLOWERS
 from trio_envserve.core.worker import DeltaMade, EnvironmentReady, OutcomeMade, ToRouter
 
-from .helpers import STRANGER, Pair, body_of_weight, identifier, kinds
+from .helpers import NAME, STRANGER, Pair, body_of_weight, identifier, kinds, named
 from .keyed import Keyed
 
 # -- time ---------------------------------------------------------------------
@@ -182,7 +182,6 @@ def test_the_status_says_why_no_worker_may_be_started_yet():
 
 SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER_SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
-NAME = KeyName(b"default", b"key")
 
 
 def keyed(body: bytes = b"body") -> CallKey:
@@ -905,15 +904,11 @@ def test_leases_that_ended_together_took_one_turn_for_all_of_their_requests():
 KEYED = 2 * BUDGET + 10
 
 
-def key(number: int) -> KeyName:
-    return KeyName(b"default", b"%d" % number)
-
-
 def with_many_keys() -> tuple[Keyed, bytes]:
     """A stranger waits for as many keys, of which one runs; its session."""
     pair, session = Keyed.with_stranger(server={"worker_capacity": 1, "window": 4096})
     for sequence in range(KEYED):
-        pair.request(session, sequence, name=key(sequence))
+        pair.request(session, sequence, name=named(sequence))
     assert len(pair.router.works.generations) == KEYED
     return pair, session
 
@@ -969,9 +964,9 @@ def with_many_watchers(deadline_s: float | None = None) -> tuple[Keyed, bytes]:
     and who has attached.  And the session of all of them."""
     pair, session = Keyed.with_stranger(server={"worker_capacity": 1, "window": 4096})
     for number in range(KEYS):
-        pair.request(session, number, name=key(number), deadline_s=deadline_s)
+        pair.request(session, number, name=named(number), deadline_s=deadline_s)
     for number in range(KEYS, KEYS * (1 + WATCHERS)):
-        pair.request(session, number, b"", act=KeyAct.ATTACH, name=key(number % KEYS))
+        pair.request(session, number, b"", act=KeyAct.ATTACH, name=named(number % KEYS))
     assert KEYS * (1 + WATCHERS) > 2 * BUDGET
     assert not pair.router.behind
     return pair, session

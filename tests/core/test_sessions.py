@@ -108,16 +108,12 @@ def test_at_the_bound_of_sessions_at_work_there_is_none_for_another():
     assert bench.works.counters.sessions_refused == 1
 
 
-def flooded(pair: Pair) -> None:
-    for number in range(100):
-        pair.tell(hello(number), route=b"route %d" % number)
-
-
 @pytest.mark.parametrize("limit_s", [None, 60.0])
 def test_what_is_asked_in_a_session_that_made_room_did_not_run_and_is_asked_again(limit_s):
     pair = Pair(server={"sessions": 5})
     first = pair.client.sessions.current
-    flooded(pair)
+    for number in range(100):
+        pair.tell(hello(number), route=b"route %d" % number)
     pair.submit(rerun=False, limit_s=limit_s)
     pair.settle()
     pair.advance(1.0)
@@ -241,11 +237,6 @@ def test_a_hostile_peer_grew_the_finished_spans_by_single_cancels():
 WINDOW = 4
 
 
-def edges(count: int) -> list[int]:
-    """That many spans of one sequence each, with a gap after each."""
-    return list(range(2 * count))
-
-
 @pytest.mark.parametrize("count", [WINDOW + 2, 10_000])
 def test_it_is_refused_by_its_number_of_spans(count: int, monkeypatch: Any):
     pair, session = Pair.with_stranger(server={"window": WINDOW})
@@ -255,7 +246,8 @@ def test_it_is_refused_by_its_number_of_spans(count: int, monkeypatch: Any):
         merged.append(other.span_count())
 
     monkeypatch.setattr(Ranges, "update", update)
-    pair.tell(messages.Finish(session, edges(count)), route=b"stranger")
+    edges = list(range(2 * count))  # of spans of one sequence each
+    pair.tell(messages.Finish(session, edges), route=b"stranger")
     assert merged == []
     assert pair.router.sessions.known[session].finished == Ranges()
 

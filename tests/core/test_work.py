@@ -17,7 +17,6 @@ from trio_envserve.core.client import (
     CallKey,
     CallSubmitted,
     Disconnected,
-    ServerMessage,
 )
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Execution
@@ -46,8 +45,8 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import LOST_CALLERS, READS_AT_ONCE, Work, WorkInput, Works, WorkState
 from trio_envserve.core.worker import EnvironmentReady
 
-from .bench import NAME, Bench, Told, made
-from .helpers import CLIENT, STRANGER, Pair, identifier, kinds, limit_keys
+from .bench import Bench, Told, made
+from .helpers import CLIENT, NAME, STRANGER, Pair, identifier, kinds, limit_keys, named
 from .keyed import AtDisk, Journaled, Keyed, fail, generation, told
 
 # -- cells of the table ------------------------------------------------------------
@@ -107,14 +106,6 @@ def orphaned(bench: Bench, work: Work) -> list[Told]:
 def outdated(bench: Bench, work: Work) -> list[Told]:
     assert bench.finish(1) == []
     return bench.wait(100.0)
-
-
-def ended_late(bench: Bench, work: Work, *, dead: bool) -> list[Told]:
-    """The router answered it while it ran."""
-    told = bench.answer(work)
-    assert told == [(1, 0, "worker-lost"), (3, 0, "worker-lost")]
-    assert work.live
-    return bench.dies(of(bench)) if dead else bench.report(of(bench))
 
 
 def read(bench: Bench, why: str = "") -> list[Told]:
@@ -236,7 +227,9 @@ def test_an_input_in_a_state(input, state, do, told, then):
 def test_an_execution_that_ends_after_the_router_has_answered_changes_no_outcome(dead: bool):
     bench, work = bench_in(S.RUNNING)
     assert work is not None
-    assert ended_late(bench, work, dead=dead) == []
+    assert bench.answer(work) == LOST
+    assert work.live
+    assert (bench.dies(of(bench)) if dead else bench.report(of(bench))) == []
     assert bench.reached >= {(Input.DEAD if dead else Input.REPORT, S.COMPLETED)}
     assert (work.state, work.live) == (S.COMPLETED, False)
     assert bench.ask(2, name=NAME) == [(2, 0, "worker-lost")]
@@ -626,50 +619,40 @@ def test_an_outcome_too_large_for_one_reaches_the_other():
 # -- Requests with keys, between client and router: what once went wrong there -
 
 
-def submit(
-    pair: Pair, word: bytes, act: KeyAct = KeyAct.ASK, body: bytes = b"body", **how: Any
-) -> int:
-    """A call with a key, sent as far as it goes."""
-    digest = input_digest(body, how.get("rerun"))
-    tag = word if act in (KeyAct.CANCEL, KeyAct.FORGET) else None
-    return pair.submit(body, key=CallKey(act, KeyName(b"default", word), digest, tag), **how)
-
-
-def full_of_keys() -> Pair:
+def full_of_keys() -> Keyed:
     """A server with room for one generation, and a client that waits with another one."""
-    pair = Pair(workers=2)
+    pair = Keyed(workers=2)
     limit_keys(pair, generations=1, namespace_share=1.0)
-    submit(pair, b"0")
-    submit(pair, b"1")
+    pair.call(name=named(0))
+    pair.call(name=named(1))
     assert len(pair.runs) == 1
     assert len(pair.client.calls.held) == 1
     return pair
 
 
 def test_the_next_work_of_a_key_waited_for_ever_when_an_announced_outcome_was_not_wanted():
-    pair = Pair(workers=1, server={"kept_bytes": 64 * KIB})
-    fills, waits = pair.submit(b"fills what may be kept"), submit(pair, b"key")
+    pair = Keyed(server={"kept_bytes": 64 * KIB})
+    fills, waits = pair.submit(b"fills what may be kept"), pair.call()
     for run in list(pair.runs):
         pair.end(run, bytes(100 * KIB))
     assert len(pair.router.announced) == 1
     pair.cancel(waits)
     pair.receive(fills)
-    submit(pair, b"key")
+    pair.call()
     assert len(pair.runs) == 3
     assert not pair.router.works.ending
 
 
 def test_work_was_answered_again_that_its_key_had_finished_as_the_server_closed():
-    pair = Pair(workers=1)
-    submit(pair, b"key")
+    pair = Keyed.asked()
     pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
     pair.die()
     assert len(pair.answers) == 1
 
 
 def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_together():
-    pair = Pair(workers=1)
-    both = [submit(pair, b"key"), submit(pair, b"key", KeyAct.ATTACH)]
+    pair = Keyed()
+    both = [pair.call(), pair.about(KeyAct.ATTACH)]
     with pair.losing(messages.Finish):
         pair.cancel(*both)
     pair.advance(1.5)  # the next sync says it of both
@@ -685,26 +668,21 @@ def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_togethe
 WINDOW = 16
 
 
-def crowd(pair: Pair, count: int) -> None:
-    """Asks for keys, all made before anything is heard."""
-    for number in range(count):
-        word = b"%d" % number
-        key = CallKey(KeyAct.ASK, KeyName(b"default", word), input_digest(b"body", None))
+def full_window() -> Keyed:
+    """A client with more asks than its window takes, all made before anything is heard, at a server
+    with room for one key."""
+    pair = Keyed(workers=2, server={"window": WINDOW})
+    limit_keys(pair, generations=1, namespace_share=1.0)
+    for number in range(3 * WINDOW):
+        key = CallKey(KeyAct.ASK, named(number), input_digest(b"body", None))
         pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s, key=key))
     pair.settle()
-
-
-def full_window() -> Pair:
-    """A client with more asks than its window takes, at a server with room for one key."""
-    pair = Pair(workers=2, server={"window": WINDOW})
-    limit_keys(pair, generations=1, namespace_share=1.0)
-    crowd(pair, 3 * WINDOW)
     assert len(pair.runs) == 1
     return pair
 
 
 @pytest.mark.parametrize("full", [full_of_keys, full_window])
-def test_asks_without_room_for_their_keys_held_up_calls_without_keys(full: Callable[[], Pair]):
+def test_asks_without_room_for_their_keys_held_up_calls_without_keys(full: Callable[[], Keyed]):
     pair = full()
     pair.submit(b"no key")
     assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
@@ -712,10 +690,10 @@ def test_asks_without_room_for_their_keys_held_up_calls_without_keys(full: Calla
 
 @pytest.mark.parametrize("full", [full_of_keys, full_window])
 def test_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room(
-    full: Callable[[], Pair],
+    full: Callable[[], Keyed],
 ):
     pair = full()
-    submit(pair, b"0", KeyAct.FORGET)
+    pair.about(KeyAct.FORGET, named(0))
     pair.end(status=Status.CANCELLED)
     pair.advance(5.0)
     assert len(pair.runs) == 2
@@ -723,11 +701,8 @@ def test_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room(
 
 
 def test_an_ask_that_came_too_early_held_up_calls_without_keys():
-    pair = Pair(workers=2)
-    submit(pair, b"key")
-    session, sequence = pair.session.id, 0
-    refused = messages.Refused(session, sequence, "early", "no worker has said it", 60.0)
-    pair.give_client(ServerMessage((messages.encode(refused),), pair.now_s))
+    pair = Keyed.asked(workers=2)
+    pair.hear(messages.Refused(pair.session.id, 0, "early", "no worker has said it", 60.0))
     pair.submit(b"no key")
     assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
 
@@ -749,10 +724,6 @@ def left(records: list[Record], **how: Any) -> AtDisk:
     other.give(AtRest([packed for one in done if (packed := packed_of(one))], other.now_s))
     other.open_pool()
     return other
-
-
-def vars_of(usage: Any) -> tuple[int, int, int]:
-    return usage.works, usage.own_bytes, usage.outcome_bytes
 
 
 def test_g11_nothing_rests_before_its_outcome_is_safe():
@@ -927,7 +898,8 @@ def test_g7_who_waits_for_what_is_forgotten_hears_that():
     assert told[1].status == Status.RESULT
     pair.read()  # it is too late
     assert not pair.router.works.generations
-    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
+    usage = pair.router.accounts.all
+    assert (usage.works, usage.own_bytes, usage.outcome_bytes) == (0, 0, 0)
 
 
 def test_what_rests_is_on_the_page_of_keys_in_its_place():
@@ -952,7 +924,7 @@ def many_at_rest(
 ) -> tuple[AtDisk, bytes, list[KeyName]]:
     """As many keys at rest, a stranger's session, and the names of the keys."""
     pair = AtDisk(keys=KeyLimits(retention_s=64.0, **limits))
-    names = [KeyName(b"default", b"%d" % number) for number in range(count)]
+    names = [named(number) for number in range(count)]
     for name in names:
         pair.run_one(name=name, payload=payload)
     return pair, pair.stranger(), names
@@ -1391,10 +1363,6 @@ def test_a_name_has_a_bounded_length(part: str):
             assert bench.ask(1, name=name, act=act) == [(1, 0, "refused")]
     assert not bench.works.generations
     assert bench.ask(1, name=NAME._replace(**{part: b"k" * most})) == []
-
-
-def named(number: int) -> KeyName:
-    return KeyName(b"default", b"%d" % number)
 
 
 def test_g10_one_turn_ends_so_many_by_time_and_no_more():
