@@ -304,24 +304,17 @@ def test_a_permit_comes_back_with_the_proof_of_its_workers_death():
     assert pair.granted == [(FIRST, 0), (OTHER, 0)]
 
 
-def test_a_late_claim_of_an_ended_execution_holds_nothing():
-    pair = pair_of(2)
-    pair.end(pair.runs[0])
+@pytest.mark.parametrize("large", [False, True], ids=["ended", "its outcome waits"])
+def test_a_late_claim_of_an_ended_execution_holds_nothing(large: bool):
+    pair = pair_of(2, server={"kept_bytes": 10_000})
+    with pair.losing(messages.WorkerOutcome if large else messages.Fetch):
+        pair.end(pair.runs[0], bytes(100_000 if large else 10))
+    assert (0 in pair.router.workforce.workers[FIRST].live) is large
     pair.from_worker(Claim(0, 7, "a", 1, None))
     pair.claim(8, pair.runs[1])
     assert granted(pair) == [8]
     pair.beat()
     assert [*pair.router.workforce.workers[FIRST].claims] == [8]
-
-
-def test_a_late_claim_of_an_execution_whose_outcome_waits_holds_nothing():
-    pair = pair_of(2, server={"kept_bytes": 10_000})
-    with pair.losing(messages.WorkerOutcome):
-        pair.end(pair.runs[0], bytes(100_000))
-    assert 0 in pair.router.workforce.workers[FIRST].live
-    pair.from_worker(Claim(0, 7, "a", 1, None))
-    pair.claim(8, pair.runs[1])
-    assert granted(pair) == [8]
 
 
 def test_an_execution_that_has_ended_claims_nothing():

@@ -463,22 +463,6 @@ def test_what_was_ready_once_is_broken_for_good_only_after_the_longest_pause():
         assert (call in errors(pair)) == (life == 5)
 
 
-def test_a_request_whose_worker_died_may_have_run():
-    pair = Pair(
-        rerun=True, server={"restart_pause_s": 1.0, "restart_pause_max_s": 1.0, "broken_after": 1}
-    )
-    call = pair.submit()
-    pair.auto_hello = False
-    pair.die(b"w0-1")
-    pair.advance(3.0)
-    fail_to_set_up(pair, b"w0-2")
-    pair.die(b"w0-2")
-    pair.advance(0.1)
-    info = errors(pair)[call]
-    assert (info.code, info.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
-    assert TEXT in info.message
-
-
 def test_workers_that_only_die_are_tried_for_longer():
     """Descriptors or memory may be there again soon."""
     pair = opened(restart_pause_s=1.0, restart_pause_max_s=8.0, broken_after=1)

@@ -100,20 +100,14 @@ def test_g5_a_save_of_another_request_ends_its_worker():
     assert [kill.worker for kill in pair.kills] == [FIRST]
 
 
-def test_g5_a_save_after_the_outcome_changes_nothing():
+@pytest.mark.parametrize("announced", [False, True])
+def test_g5_a_save_after_the_outcome_changes_nothing(announced: bool):
     pair = consenting()
-    pair.end()
-    pair.from_worker(messages.WorkerSave(pair.session.id, 0, 0, 1), b"late")
-    assert (told(pair), held_bytes(pair)) == ([], (0, 0))
-
-
-def test_g5_a_save_after_a_large_outcome_was_announced_changes_nothing():
-    pair = consenting()
-    before = held_bytes(pair)
+    held = held_bytes(pair) if announced else (0, 0)
     with pair.losing(messages.Fetch):
-        pair.end(payload=bytes(70 * KIB))
+        pair.end(payload=bytes(70 * KIB if announced else 7))
         pair.from_worker(messages.WorkerSave(pair.session.id, 0, 0, 1), b"late")
-        assert (told(pair), held_bytes(pair)) == ([], before)
+    assert (told(pair), held_bytes(pair)) == ([], held)
 
 
 def test_a_save_of_a_worker_that_never_said_hello_changes_nothing():
