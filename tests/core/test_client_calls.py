@@ -10,7 +10,6 @@ from trio_envserve.core import client
 from trio_envserve.core.client import Call, CallKey, ClientSession
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName
-from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import grant
 from trio_envserve.core.terms import Verdict
@@ -35,11 +34,6 @@ def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance)
         started += granted
         left -= granted
     assert started == allowance
-
-
-def test_three_executions_are_for_the_first_session_and_one_for_after_a_loss_of_it():
-    first = grant(ClientLimits().max_executions)
-    assert (first, grant(ClientLimits().max_executions - first)) == (3, 1)
 
 
 @pytest.mark.parametrize(

@@ -427,18 +427,6 @@ def test_g9_a_call_issued_again_waited_for_ever_for_an_environment_without_a_nam
     assert len(pair.runs) == 2
 
 
-def test_a_call_that_another_for_its_key_came_after_does_not_end_the_work_by_leaving():
-    pair = cut_off()
-    pair.cancel(0)
-    submit(pair)
-    pair.connect()
-    pair.advance(2.0)
-    assert asked_to_leave(pair) == []
-    assert not pair.cancels
-    pair.end(payload=b"for the other")
-    assert isinstance(pair.last(), Answer)
-
-
 def test_an_error_of_a_key_counted_executions_that_only_its_server_can_know():
     """It said "at most 6 of the 4 executions allowed" when servers were lost."""
     pair = Pair()

@@ -29,16 +29,18 @@ NAMED: dict[str, Any] = {
 FIELDS = [(cls, field) for cls in NAMED.values() for field in dataclasses.fields(cls)]
 
 
-@pytest.mark.parametrize(("cls", "field"), FIELDS, ids=lambda value: getattr(value, "name", ""))
-def test_every_limit_has_a_reason(cls, field):
-    assert len(field.metadata["why"]) > 10
+NO_LIMITS: tuple[Any, ...] = (0, -1, math.nan, math.inf, 10**400, "1", True, [1])
+
+
+def test_every_limit_has_a_reason():
+    assert [field.name for _, field in FIELDS if len(field.metadata["why"]) < 11] == []
 
 
 @pytest.mark.parametrize(("cls", "field"), FIELDS, ids=lambda value: getattr(value, "name", ""))
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 10**400, "1", True, [1]])
-def test_what_is_not_a_positive_number_is_refused_by_name(cls, field, value):
-    with pytest.raises(ConfigError, match=rf"{cls.__name__}\.{field.name} must be a positive"):
-        cls(**{field.name: value})
+def test_what_is_not_a_positive_number_is_refused_by_name(cls, field):
+    for value in NO_LIMITS:
+        with pytest.raises(ConfigError, match=rf"{cls.__name__}\.{field.name} must be a positive"):
+            cls(**{field.name: value})
 
 
 @pytest.mark.parametrize("cls", NAMED.values())

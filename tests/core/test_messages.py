@@ -91,22 +91,23 @@ def header_of(cls: Any, fields: Any) -> bytes:
     return array(KINDS[cls], *[None] * (cls in messages.BATCHED), *fields)
 
 
-BAD_FIELDS = [
-    pytest.param(cls, index, value, id=f"{cls.__name__}.{name}={value!r}")
+EACH_FIELD = [
+    pytest.param(cls, index, id=f"{cls.__name__}.{name}")
     for cls in MESSAGES
-    for index, (name, field) in enumerate(FIELDS[cls])
-    for value in ANYTHING_ELSE[field.cddl]
-    if not (value is None and field.optional)
+    for index, (name, _) in enumerate(FIELDS[cls])
 ]
 
 
-@pytest.mark.parametrize(("cls", "index", "value"), BAD_FIELDS)
-def test_a_field_of_the_wrong_type_or_size_is_refused(cls, index, value):
-    fields = example(cls)
+@pytest.mark.parametrize(("cls", "index"), EACH_FIELD)
+def test_a_field_of_the_wrong_type_or_size_is_refused(cls, index):
+    fields, (_, field) = example(cls), FIELDS[cls][index]
     assert decode(header_of(cls, fields)) == cls(*fields)
-    fields[index] = value
-    with pytest.raises(ProtocolError):
-        decode(header_of(cls, fields))
+    for value in ANYTHING_ELSE[field.cddl]:
+        if value is None and field.optional:
+            continue
+        fields[index] = value
+        with pytest.raises(ProtocolError):
+            decode(header_of(cls, fields))
 
 
 @pytest.mark.parametrize("cls", MESSAGES)
