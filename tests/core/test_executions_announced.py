@@ -81,15 +81,6 @@ def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
     assert len(pair.mailed(messages.Outcome)) == 4
 
 
-def test_a_worker_that_announces_twice_is_killed():
-    pair = pair_of(1, server={"kept_bytes": 1})
-    worker = pair.runs[0][0]
-    announced, *_ = pair.workers[worker].take(OutcomeMade(0, Status.RESULT, LARGE, 1.0))
-    pair.work(worker, [announced, announced])
-    pair.settle()
-    assert [kill.worker for kill in pair.kills] == [worker]
-
-
 def test_g10_a_worker_that_announces_what_never_ran_is_killed_and_not_answered():
     """Each of these was answered, and kept in memory until a beat that need not come."""
     pair = Pair()

@@ -157,6 +157,14 @@ def test_what_had_arrived_before_a_reconnect_is_no_claim_too_much():
     assert len(list(outbox.messages())) == 1
 
 
+def test_an_item_that_nobody_knows_is_refused():
+    header = encode(Items(MEMBERSHIP, 1, [99], [b"w"], [0]))
+    message, rest = decode([header], most_bytes=MOST)
+    assert isinstance(message, Items)
+    with pytest.raises(ProtocolError):
+        Inbox().take(message, rest)
+
+
 @given(
     steps=st.lists(
         st.sampled_from(["put", "send", "lose", "deliver", "double", "beat", "reconnect"]),

@@ -579,6 +579,16 @@ def test_a_message_is_under_way_until_its_host_says_that_it_has_come():
     assert (life.under_way, link.pool.lives[b"w1-1"].under_way) == (False, True)
 
 
+def test_a_message_to_a_worker_that_has_ended_meanwhile_is_not_waited_for():
+    link = joined()
+    host = link.hosts.hosts[link.host.lease.membership]
+    link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], Stop([0, 1])))
+    host.ended(b"w0-1", "it exited", link.pool)
+    link.hosts.turn_over()
+    host.refresh(link.pool, has_lease=True)
+    assert (len(host.outbox), host.workers) == (1, {})
+
+
 def test_g9_a_worker_that_does_not_answer_its_new_router_is_killed():
     """All permits waited for its first beat, and what it said was taken for old."""
     other = Followed(Journaled.running())

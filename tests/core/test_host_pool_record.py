@@ -294,6 +294,16 @@ def test_a_hello_of_a_worker_that_is_too_long_is_none():
     assert not is_hello(frames, len(HELLO) - 1)
 
 
+def test_what_is_for_a_worker_that_has_ended_is_told_to_nobody():
+    hosted = opened()
+    assert hosted.router.hosts is not None
+    hosts = hosted.router.hosts
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    hosts._told[b"w9-1", bytes(16)] = []
+    assert routes(hosted.router.take(TurnOver())) == set()
+
+
 def test_a_message_without_items_has_none():
     item = Item(ItemKind.SPAWNED, b"w0-1", (b"7",))
     frames = to_frames(OURS, 1, [item])

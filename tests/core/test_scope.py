@@ -198,7 +198,8 @@ def test_answers_to_a_dead_worker_are_dropped():
 def test_resource_that_fails_three_times_is_stuck_and_told():
     machine = Machine()
     name = machine.intend(machine.runs()).name
-    machine.states(name, CREATED, handle=b"handle")
+    for _ in range(2):
+        machine.states(name, CREATED, handle=b"handle")
     machine.states(name, LEFT, why="the provider\nis down")
     for turn in (1, 2, 3):
         (clean,) = machine.gives(scope.PAUSE_S * (turn - 1))

@@ -13,7 +13,7 @@ from trio_envserve.core.terms import Status
 from trio_envserve.lab.mutants import find
 
 from .helpers import FIRST, OTHER, Pair
-from .keyed import Journaled
+from .keyed import Journaled, fail
 
 _, CREATED, LEFT, GONE = ResourceState
 
@@ -247,6 +247,14 @@ def test_next_server_destroys_what_the_journal_has_once_all_is_proven_dead():
     third = Journaled(ready=False)
     third.router_takes(Restored([*pair.records, *other.records], third.now_s))
     assert states(third) == []
+
+
+def test_resources_of_a_lost_journal_are_answered():
+    pair = Journaled.running()
+    assert pair.want(0) == ""
+    fail(pair, final=True)
+    pair.settle()
+    assert "the disk is full" in pair.stated[-1][1].refused
 
 
 def test_g13_what_was_intended_before_a_takeover_is_not_entered_anew():
