@@ -188,7 +188,7 @@ class Coins:
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "most"), [(100_000, 0), pytest.param(ROLLOUTS, 1, marks=pytest.mark.slow)]
+    ("rollouts", "most"), [(20_000, 0), pytest.param(ROLLOUTS, 1, marks=pytest.mark.slow)]
 )
 def test_a_healthy_worker_is_hardly_ever_recycled_where_rollouts_fail_by_chance(
     rollouts: int, most: int
