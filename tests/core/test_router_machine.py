@@ -202,25 +202,23 @@ class RouterMachine(RuleBasedStateMachine):
             frames = (worker, self.incarnation[worker], b"client", header, payload)
             self.give(WorkerMessage(frames, self.now_s))
 
-    @rule(data=st.data())
-    @precondition(lambda self: self.incarnation)
-    def worker_dies(self, data):
-        worker = data.draw(st.sampled_from(sorted(self.incarnation)))
+    def reap(self, worker: bytes) -> None:
         del self.incarnation[worker]
         self.ready.discard(worker)
         for key in [key for key in self.runs if key[0] == worker]:
             del self.runs[key]
         self.give(Exited(worker, self.now_s, "killed by signal 9"))
 
+    @rule(data=st.data())
+    @precondition(lambda self: self.incarnation)
+    def worker_dies(self, data):
+        self.reap(data.draw(st.sampled_from(sorted(self.incarnation))))
+
     @rule()
     @precondition(lambda self: self.killed & set(self.incarnation))
     def killed_ones_are_reaped(self):
         for worker in sorted(self.killed & set(self.incarnation)):
-            del self.incarnation[worker]
-            self.ready.discard(worker)
-            for key in [key for key in self.runs if key[0] == worker]:
-                del self.runs[key]
-            self.give(Exited(worker, self.now_s, "killed by signal 9"))
+            self.reap(worker)
 
     @rule(step_s=st.sampled_from((0.1, 0.5, 2.5)))
     def time_passes(self, step_s):
@@ -238,8 +236,7 @@ class RouterMachine(RuleBasedStateMachine):
         for client, session in self.sessions.items():
             self.say(client, messages.Goodbye(session))
         for worker in sorted(self.incarnation):
-            del self.incarnation[worker]
-            self.give(Exited(worker, self.now_s, "killed by signal 9"))
+            self.reap(worker)
         self.now_s += 1.0
         self.give(Tick(self.now_s))
         assert unfinished(self.router) == []
