@@ -178,7 +178,7 @@ async def test_a_worker_whose_stream_has_ended_is_replaced(
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "line", ["\n", "[[[[\n", '{"lag_s": "late"}\n', '{"memory_bytes": -1}\n', "x" * 200_000 + "\n"]
+    "line", ['{"memory_bytes": -1}\n', "x" * 200_000 + "\n"], ids=["a lie", "long"]
 )
 async def test_signs_of_life_that_are_none_end_no_server(
     line: str, caplog: pytest.LogCaptureFixture

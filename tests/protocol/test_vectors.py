@@ -74,12 +74,6 @@ def test_the_digest_of_an_ask_of_a_key_is_that_of_its_body():
         assert message.digest == input_digest(body, message.rerun)
 
 
-@pytest.mark.parametrize("vector", VECTORS["malformed"], ids=lambda each: each["why"])
-def test_malformed_bytes_are_refused(vector: dict[str, str]):
-    with pytest.raises(ProtocolError):
-        messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
-
-
 def before_header(frames: list[bytes]) -> int:
     """How many frames stand before the header: none, an incarnation, or a client, too."""
     return len(frames) - 2
