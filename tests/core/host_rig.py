@@ -50,6 +50,20 @@ HELLO = encode_worker(WorkerHello(2, 7, "arithmetic", False, 256))
 BEAT = encode_worker(Beat(b"", 1, 0, [], {}))
 
 
+JUNK: list[Any] = [
+    None, True, -1, 0, 1, 1 << 40, 1 << 62, 1 << 64, 10**400, -(10**400), 0.5, float("inf"),
+    float("nan"), b"", b"\xff" * 16, b"x" * 300, "", "a\nb", "\ud7ff" * 100, [], [[]], [0] * 300,
+    [b"p" * 16] * 17, [b"\n"], [1 << 62, (1 << 62) + 1], {}, {"gpu": 10**400},
+    {"gpu": float("inf")}, {"load": float("nan"), "memory_bytes": -1}, {1: 2},
+    [1, [2, [3, [4, [5]]]]],
+]  # fmt: skip
+
+
+def spoilt(array: list[Any]) -> list[list[Any]]:
+    """The array with each of its elements spoilt in each way."""
+    return [[*array[:at], junk, *array[at + 1 :]] for at in range(len(array)) for junk in JUNK]
+
+
 def about(given: Any) -> bytes:
     """The worker that an input is about."""
     return bytes(given.frames[0] if isinstance(given, WorkerMessage) else given[0])

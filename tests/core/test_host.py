@@ -58,8 +58,19 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 
-from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined, starting
-from .test_host_pool import JUNK
+from .host_rig import (
+    BEAT,
+    EPOCH,
+    HELLO,
+    SERVES,
+    TERMS,
+    Link,
+    about,
+    hello_of,
+    joined,
+    spoilt,
+    starting,
+)
 
 DISPATCH = messages.Dispatch(bytes(16), 0, 0, "client")
 
@@ -367,12 +378,7 @@ def broken_ones(membership: bytes) -> list[Any]:
         HostAnswer(membership, 1, 0, 0, 0),
         Items(membership, 0, [17], [b"w0-1"], [0]),
     ]
-    made: list[Any] = []
-    for message in messages:
-        array = [KINDS[type(message)], *message]
-        for at in range(len(array)):
-            made += [[*array[:at], junk, *array[at + 1 :]] for junk in JUNK]
-    return made
+    return [each for message in messages for each in spoilt([KINDS[type(message)], *message])]
 
 
 def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():

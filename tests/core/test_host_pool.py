@@ -55,7 +55,7 @@ from trio_envserve.core.terms import Membership, Status, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 from trio_envserve.core.workforce import UNREAD_BEATS
 
-from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, starting
+from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, spoilt, starting
 from .keyed import Journaled, told
 
 
@@ -263,13 +263,6 @@ def test_needs():
 # -- What a host sends wrong ends its own session, and harms nobody else -------
 
 OTHER = b"o" * 16
-JUNK: list[Any] = [
-    None, True, -1, 0, 1, 1 << 40, 1 << 62, 1 << 64, 10**400, -(10**400), 0.5, float("inf"),
-    float("nan"), b"", b"\xff" * 16, b"x" * 300, "", "a\nb", "\ud7ff" * 100, [], [[]], [0] * 300,
-    [b"p" * 16] * 17, [b"\n"], [1 << 62, (1 << 62) + 1], {}, {"gpu": 10**400},
-    {"gpu": float("inf")}, {"load": float("nan"), "memory_bytes": -1}, {1: 2},
-    [1, [2, [3, [4, [5]]]]],
-]  # fmt: skip
 
 
 def first_hello(name: str = "z", membership: Membership = OTHER, workers: int = 1) -> HostHello:
@@ -305,14 +298,9 @@ def broken_ones(membership: Membership) -> list[Any]:
     for message in valid(membership):
         array = [KINDS[type(message)], *message]
         made += [array[:at] for at in range(len(array))]
-        made.append([*array, 0])
-        for at in range(len(array)):
-            made += [[*array[:at], junk, *array[at + 1 :]] for junk in JUNK]
+        made += [[*array, 0], *spoilt(array)]
         if isinstance(message, HostHello) and message.lives:
-            (life,) = message.lives
-            for at in range(len(life)):
-                lives = [[*life[:at], junk, *life[at + 1 :]] for junk in JUNK]
-                made += [[*array[:-1], [each]] for each in lives]
+            made += [[*array[:-1], [each]] for each in spoilt(message.lives[0])]
     return made
 
 

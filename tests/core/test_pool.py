@@ -50,19 +50,22 @@ def ready(pool: Pool, now_s: float = 0.0) -> Life:
     return life
 
 
+PHASES: dict[Phase, tuple[LifeInput, ...]] = {
+    Phase.STARTING: (),
+    Phase.READY: (LifeInput.HELLO,),
+    Phase.RETIRING: (LifeInput.HELLO, LifeInput.RETIRE),
+    Phase.EMPTYING: (LifeInput.HELLO, LifeInput.RETIRE, LifeInput.SPENT),
+    Phase.ENDING: (LifeInput.HELLO, LifeInput.RETIRE, LifeInput.DRAINED),
+    Phase.REAPED: (LifeInput.HELLO, LifeInput.RETIRE, LifeInput.DRAINED, LifeInput.EXITED),
+}
+"""How a life comes there."""
+
+
 def in_phase(pool: Pool, phase: Phase) -> Life:
     """A life in this phase at time 0."""
     life = born(pool)
-    if phase is not Phase.STARTING:
-        pool.step(life, LifeInput.HELLO, 0.0)
-    if phase in (Phase.RETIRING, Phase.EMPTYING, Phase.ENDING, Phase.REAPED):
-        pool.step(life, LifeInput.RETIRE, 0.0, "old")
-    if phase is Phase.EMPTYING:
-        pool.step(life, LifeInput.SPENT, 0.0)
-    if phase in (Phase.ENDING, Phase.REAPED):
-        pool.step(life, LifeInput.DRAINED, 0.0, "old")
-    if phase is Phase.REAPED:
-        pool.step(life, LifeInput.EXITED, 0.0, "exit 0")
+    for each in PHASES[phase]:
+        pool.step(life, each, 0.0, "old")
     assert life.phase is phase
     return life
 
@@ -541,17 +544,6 @@ def counted_anew(pool: Pool) -> tuple[int, bool, int]:
     return counts(pool)
 
 
-PHASES: dict[Phase, tuple[LifeInput, ...]] = {
-    Phase.STARTING: (),
-    Phase.READY: (LifeInput.HELLO,),
-    Phase.RETIRING: (LifeInput.HELLO, LifeInput.RETIRE),
-    Phase.EMPTYING: (LifeInput.HELLO, LifeInput.RETIRE, LifeInput.SPENT),
-    Phase.ENDING: (LifeInput.HELLO, LifeInput.KILL),
-    Phase.REAPED: (LifeInput.HELLO, LifeInput.EXITED),
-}
-"""How a life comes there."""
-
-
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("given", LifeInput)
 @pytest.mark.parametrize("silent", [False, True])
@@ -560,10 +552,10 @@ def test_what_is_counted_follows_every_input(phase: Phase, given: LifeInput, sil
     pool = Pool(2, limits, Ids())
     pool.tick(0.0)
     life = pool.lives[b"w0-1"]
-    beats = (LifeInput.HEARTBEAT, LifeInput.HELD)
-    arg: Any = Heartbeat(holder="") if given in beats else "so"
     for each in PHASES[phase]:
         pool.step(life, each, 0.0, "why")
+    beats = (LifeInput.HEARTBEAT, LifeInput.HELD)
+    arg: Any = Heartbeat(holder="") if given in beats else "so"
     if silent:
         pool.step(life, LifeInput.TIME, limits.silence_report_s)
     # One that drains before it is replaced still works: a pool of one that is recycled often
