@@ -473,10 +473,6 @@ def test_g9_what_is_waited_for_gets_back_the_time_of_a_loop_that_was_late(waits)
 # the middle of a message.
 
 
-def requests(pair: Pair) -> list[Request]:
-    return pair.sent_of(Request)
-
-
 def connected(pair: Pair) -> Pair:
     """Only now is anything encoded."""
     pair.connect()
@@ -490,7 +486,7 @@ def test_a_limit_past_all_bounds_is_none(limit_s: Any):
     pair = Pair(welcomed=False)
     number = pair.submit(limit_s=limit_s)
     assert pair.client.calls.live[number].limit_s is None
-    assert [request.deadline_s for request in requests(connected(pair))] == [None]
+    assert [request.deadline_s for request in connected(pair).sent_of(Request)] == [None]
     assert len(pair.runs) == 1
 
 
@@ -503,7 +499,7 @@ def test_any_real_number_is_the_same_limit(limit_s: Any):
     pair.submit(limit_s=limit_s)
     _, other = pair.client.calls.live.values()
     assert type(other.limit_s) is float
-    assert [request.deadline_s for request in requests(connected(pair))] == [5.0, 5.0]
+    assert [request.deadline_s for request in connected(pair).sent_of(Request)] == [5.0, 5.0]
 
 
 # -- What is lost between a client and its server is repaired (G9) -------------

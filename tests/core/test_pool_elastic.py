@@ -27,13 +27,9 @@ class Elastic(Pair):
         """Processes that were not told to end."""
         return sum(not life.leaving for life in self.router.pool.lives.values())
 
-    def ask_for(self, calls: int) -> None:
-        for _ in range(calls):
-            self.submit()
-
     def grown(self, to: int) -> None:
         """As many workers as that, each with an execution."""
-        self.ask_for(to - len(self.runs))
+        self.submit_many(to - len(self.runs))
         while self.wanted() < to:
             self.advance(GROW_S + 0.5)
         assert (self.wanted(), len(self.runs)) == (to, to)
@@ -64,7 +60,7 @@ def test_it_grows_once_a_request_has_waited_for_long_and_not_before_and_says_why
     stats = pair.router.stats()
     assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 2, 8)
     assert (stats["resized"], stats["oldest_wait_s"]) == ("", 0.0)
-    pair.ask_for(3)
+    pair.submit_many(3)
     pair.advance(GROW_S - 0.5)
     assert (pair.wanted(), len(pair.runs)) == (2, 2)
     assert pair.router.stats()["oldest_wait_s"] == 4.5
@@ -78,7 +74,7 @@ def test_it_grows_once_a_request_has_waited_for_long_and_not_before_and_says_why
 
 def test_it_doubles_at_most_and_ends_at_its_most():
     pair = Elastic()
-    pair.ask_for(100)
+    pair.submit_many(100)
     sizes = set()
     for _ in range(20):
         pair.advance(0.5)
@@ -92,7 +88,7 @@ def test_it_does_not_grow_before_its_first_workers_are_ready():
     pair.auto_hello = False
     pair.restart(proven=True)
     pair.advance(1.0)
-    pair.ask_for(100)
+    pair.submit_many(100)
     pair.advance(GROW_S * 5)
     assert pair.wanted() == 2
 
@@ -121,7 +117,7 @@ def test_it_keeps_what_was_needed_in_that_time():
     pair.grown(8)
     pair.run_dry()
     pair.advance(SHRINK_S / 2)
-    pair.ask_for(5)
+    pair.submit_many(5)
     pair.advance(1.0)
     pair.run_dry()
     pair.advance(SHRINK_S / 2)
@@ -133,7 +129,7 @@ def test_it_keeps_what_was_needed_in_that_time():
 def half_idle() -> tuple[Elastic, dict[bytes, tuple[bytes, BeginRun]]]:
     """A pool that has shrunk from 4 to 2 workers, each of which runs one more: what they run."""
     pair = Elastic(least=1, most=4, worker_capacity=2)
-    pair.ask_for(8)
+    pair.submit_many(8)
     pair.advance(GROW_S * 3)
     assert (pair.wanted(), len(pair.runs)) == (4, 8)
     runs, ended = list(pair.runs), {run[0]: run for run in pair.runs}
@@ -151,7 +147,7 @@ def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
     pair, runs = half_idle()
     draining = [life for life in pair.router.pool.lives.values() if life.phase is Phase.RETIRING]
     assert [life.why for life in draining] == [NOT_NEEDED] * 2
-    pair.ask_for(1)
+    pair.submit_many(1)
     assert pair.runs[-1][0] not in {life.id for life in draining}
     for life in draining:
         pair.end(runs[life.id])
@@ -164,7 +160,7 @@ def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
 def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
     pair, _ = half_idle()
     spawns = len(pair.spawns)
-    pair.ask_for(4)
+    pair.submit_many(4)
     pair.advance(GROW_S + 1.0)
     assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (4, spawns, 4)
     assert len(said(pair, "is needed again: it does not retire")) == 2
@@ -174,7 +170,7 @@ def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
 def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_ready():
     pair = Elastic(least=1, most=2)
     pair.auto_hello = False
-    pair.ask_for(2)
+    pair.submit_many(2)
     pair.advance(GROW_S)
     assert pair.wanted() == 2
     pair.run_dry()
@@ -196,7 +192,7 @@ def test_a_place_that_is_empty_goes_first_and_forgets_how_its_last_worker_ended(
     assert pair.wanted() == 1
     assert not pair.exits
     assert pair.router.pool.slots[0].spare
-    pair.ask_for(2)
+    pair.submit_many(2)
     pair.advance(GROW_S + 1.0)
     assert (pair.wanted(), pair.serving()) == (2, 2)
     assert pair.router.pool.restarts == restarts  # it is one worker more, not a replacement

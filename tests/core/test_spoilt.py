@@ -44,8 +44,7 @@ class Pool:
         self.kept: list[Any] = []
 
     def submit(self, calls: int) -> None:
-        for _ in range(calls):
-            self.pair.submit()
+        self.pair.submit_many(calls)
 
     def fail(self, *workers: bytes) -> None:
         """Whatever runs on these fails, and what is dispatched there then."""
