@@ -64,7 +64,6 @@ from ..evals.run import (
     EvaluationPlan,
     RunKeys,
     StoredPlan,
-    check,
     check_name,
     is_told,
 )
@@ -722,7 +721,7 @@ class Output:
             if os.path.exists(path) and not os.path.exists(self.lines):
                 _to_lines(path, self.lines)
         self.file = open_results(self.lines or path)
-        self._found = take_up(self.file, check)
+        self._found = take_up(self.file)
         for run, environment, model in self._found.runs:
             if run != self.run:
                 raise ConfigError(
@@ -809,14 +808,14 @@ def _to_run(found: RolloutResult | None, retry_errors: bool, ask_again: bool) ->
 
 def _to_table(lines: str, path: str) -> None:
     if os.path.getsize(lines):
-        write_table(path, last_records(lines, check), check)
+        write_table(path, last_records(lines))
     os.unlink(lines)
 
 
 def _to_lines(path: str, lines: str) -> None:
     beside = f"{lines}.new"
     with open(beside, "wb") as file:
-        file.writelines(line_of(record) for _, record, _ in records(path, check))
+        file.writelines(line_of(record) for _, record, _ in records(path))
     os.replace(beside, lines)
 
 

@@ -25,7 +25,7 @@ from ..envs.loading import load
 from ..envs.rescoring import scorer_of
 from ..evals.files import is_cut_off, is_table, lines_of, overview
 from ..evals.records import Name, RolloutResult, stored_digest, usage_words
-from ..evals.run import Evaluation, StoredPlan, check
+from ..evals.run import Evaluation, StoredPlan
 from ..evals.tally import ResultsTally
 from ..logs import set_title
 from ..models.registry import check_roles
@@ -159,7 +159,7 @@ def _read(path: str) -> _Stored:
         environments.add(result.environment)
         stored[result.name] = stored_digest(record)
 
-    found = overview(path, check, see)
+    found = overview(path, see)
     if is_cut_off(path):
         say(f"{path}: the last line is not whole, and is left out")
     return _Stored(StoredPlan(path, found.entries, stored), environments - {""})

@@ -28,7 +28,6 @@ from ..evals.report import (
     survey,
     write_report,
 )
-from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from ..evals.tally import shown
 from ..options import argument, option
@@ -83,7 +82,7 @@ async def show(asked: Show, stop: StopRequest) -> Result:
     file, number = asked.file, asked.number
 
     def choose() -> tuple[Overview, list[Entry]]:
-        found = overview(file, check)
+        found = overview(file)
         return found, chosen(
             found.entries, errors=asked.errors, worst=asked.worst, best=asked.best,
             slowest=asked.slowest, index=asked.index, below=asked.below, above=asked.above,
@@ -118,7 +117,7 @@ async def show(asked: Show, stop: StopRequest) -> Result:
 async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
     if number > len(entries):
         raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
-    record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1], check)
+    record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1])
     summary = {"file": asked.file, "number": number, "rollout": _plain(record)}
     lines = page(record, place=f"{number} of {len(entries)}", full=asked.full)
     return Result(OK, summary, [page_text(lines)])
@@ -188,7 +187,7 @@ def compare_files(asked: Compare) -> Result:
     no 0 in it, the difference is more than chance would often make.
     """
     files = asked.first, asked.second
-    a, b = (overview(file, check) for file in files)
+    a, b = (overview(file) for file in files)
     found = compare(a.entries, b.entries)
     if found.other_inputs:
         say(f"{found.other_inputs} inputs of the same number differ, and are left out")
@@ -266,14 +265,14 @@ async def report(asked: ReportOptions, stop: StopRequest) -> Result:
     path = asked.output or f"{os.path.splitext(file)[0]}.html"
 
     def make() -> tuple[Survey, int | None, Written]:
-        found = survey(file, check)
+        found = survey(file)
         most = None if asked.whole else most_chars(len(found.entries))
         data = page_data(found, passed_from=asked.pass_reward, most=most)
         if other:
-            compared = compare(found.entries, overview(other, check).entries, shown=None)
+            compared = compare(found.entries, overview(other).entries, shown=None)
             data["compared"] = compared_data(other, compared)
         try:
-            return found, most, write_report(path, found, data, most, check)
+            return found, most, write_report(path, found, data, most)
         except NotWritten as error:
             raise CommandError(str(error), UNWRITTEN) from error
 

@@ -8,6 +8,6 @@ file of results (:mod:`.files`), so that an evaluation that goes on, and the ver
 ``compare``, count the same things in the same way.  :mod:`.statistics` and :mod:`.tally` turn
 results into figures.
 
-Only :mod:`.run` needs trio.  The rest is synchronous: what takes long is called in a
-thread, and asks between its steps whether to go on.
+Only :mod:`.run` has tasks.  The rest is synchronous: what takes long is called in a thread, and
+asks between its steps whether to go on.
 """

@@ -14,30 +14,30 @@ Arrays are not text in a table: in ``value`` and ``input``, which are JSON, the 
 an array is ``{"$part": N}``, and the bytes are the N-th member of the column ``parts``.
 
 Both are read by :func:`records`, and a single record by :func:`record_at`.  Everything here blocks,
-and is called in a thread.  Functions that may take long call ``check`` between their steps, which
-may raise.
+and is called in a thread, whose task may be cancelled: see :func:`give_way`.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
+
+import trio
 
 from ..core.errors import ConfigError, EnvServeError
 from ..extras import needs_extra
 from ..json_values import base64_text, pieces
 from ..near import did_you_mean
 from .records import FAILURE, FIELDS, RolloutResult, digest, record_of, result_from
-
-Check: TypeAlias = Callable[[], object]
-"""Called between steps; raises if the work is to be given up."""
 
 See: TypeAlias = Callable[[RolloutResult, Mapping[str, Any]], object]
 """Gets a result, and the record that it is of."""
@@ -91,8 +91,12 @@ class Overview(NamedTuple):
     """``environment`` and ``model``, as the last record says."""
 
 
-def nothing() -> None:
-    """A check that never gives up."""
+def give_way() -> None:
+    """Let other threads run, between two steps of what may take long.  Raises ``trio.Cancelled`` in
+    a thread whose task was cancelled."""
+    with contextlib.suppress(RuntimeError):  # this is no thread of trio's
+        trio.from_thread.check_cancelled()
+    time.sleep(0)
 
 
 @contextmanager
@@ -130,13 +134,13 @@ class ResultsFile:
         self._end = end
         """End of the last whole line; None for what is not a regular file."""
 
-    def append(self, record: Mapping[str, Any], check: Check = nothing) -> None:
-        """Write one line.  Raises NotWritten, or what ``check`` raises; there is nothing
-        of the line in the file then."""
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line.  Raises NotWritten, or ``trio.Cancelled``; there is nothing of the line
+        in the file then."""
         try:
             written = 0
             for piece in pieces(record):
-                check()
+                give_way()
                 written += self._write(piece)
         except OSError as error:
             self._cut()
@@ -232,18 +236,18 @@ def replace_file(path: str, write: Callable[[str], None]) -> None:
 # -- reading ---------------------------------------------------------------------
 
 
-def records(path: str, check: Check = nothing) -> Iterator[Record]:
+def records(path: str) -> Iterator[Record]:
     """The records of a file, in order.  Raises ConfigError for a file that cannot be read, or
     that has anything but results, with the number of the line or row.  A last line without its
     end is left out: it was not written whole."""
     if is_table(path):
-        for number, row in enumerate(_rows(path, check)):
+        for number, row in enumerate(_rows(path)):
             yield _record(path, f"row {number + 1}", number, _of_row, row)
         return
     place = 0
     with _told(path), open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
-            check()
+            give_way()
             if not line.endswith(b"\n"):
                 return
             if line.strip():
@@ -271,7 +275,7 @@ def is_cut_off(path: str) -> bool:
         return file.read(1) not in (b"\n", b"")
 
 
-def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]:
+def record_at(path: str, entry: Entry) -> dict[str, Any]:
     """The record of an entry; nothing before it is read again.  Raises ConfigError."""
     index, repeat = entry.result.name
     changed = f"{path} has changed: input {index}, repeat {repeat} is not where it was"
@@ -279,7 +283,7 @@ def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]
         found = (_at_row if is_table(path) else _at_byte)(path, entry.place)
     except ConfigError as error:
         raise ConfigError(changed) from error
-    check()
+    give_way()
     if found.result.name != entry.result.name:
         raise ConfigError(changed)
     return found.record
@@ -291,13 +295,13 @@ def _at_byte(path: str, place: int) -> Record:
         return _record(path, f"byte {place}", place, json.loads, lines.readline())
 
 
-def take_up(opened: ResultsFile, check: Check = nothing) -> Found:
+def take_up(opened: ResultsFile) -> Found:
     """The records in the file, before more is written to it; a line that was left
     unfinished is cut off.  Raises ConfigError if it has anything but results."""
     found = Found([], set(), {})
     if opened._end is None:
         return found
-    for _, record, result in records(opened.path, check):
+    for _, record, result in records(opened.path):
         found.results.append(result)
         found.runs.add((result.run, result.environment, result.model))
         found.inputs[result.index] = digest(record.get("input"), is_json=True)
@@ -307,21 +311,21 @@ def take_up(opened: ResultsFile, check: Check = nothing) -> Found:
     return found
 
 
-def last_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
+def last_records(path: str) -> Iterator[dict[str, Any]]:
     """The records that count: the last one of each name.  Reads the file twice, because
     all records together may be larger than memory.  Raises as :func:`records`."""
-    last = {result.name: place for place, _, result in records(path, check)}
-    for place, record, result in records(path, check):
+    last = {result.name: place for place, _, result in records(path)}
+    for place, record, result in records(path):
         if last[result.name] == place:
             yield record
 
 
-def overview(path: str, check: Check = nothing, see: See | None = None) -> Overview:
+def overview(path: str, see: See | None = None) -> Overview:
     """The totals of a file.  Raises ConfigError, also if it has no results.  ``see`` gets each
     record on the way."""
     found: dict[tuple[int, int], Entry] = {}
     about: dict[str, str] = {}
-    for place, record, result in records(path, check):
+    for place, record, result in records(path):
         known = digest(record.get("input"), is_json=True)
         found[result.name] = Entry(place, result.short(), known)
         if see is not None:
@@ -391,7 +395,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(record, default=base64_text)}\n".encode()
 
 
-def write_table(path: str, records: Iterator[Mapping[str, Any]], check: Check = nothing) -> None:
+def write_table(path: str, records: Iterator[Mapping[str, Any]]) -> None:
     """Write records to a file, whole or not at all.  Raises NotWritten."""
     pa = arrow()
     text, number = pa.string(), pa.float64()
@@ -407,17 +411,16 @@ def write_table(path: str, records: Iterator[Mapping[str, Any]], check: Check = 
     def write(beside: str) -> None:
         told = _told(path, NotWritten, (OSError, pa.ArrowException))
         with told, pa.parquet.ParquetWriter(beside, schema) as writer:
-            for rows in _batches(records, check):
+            for rows in _batches(records):
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
     replace_file(path, write)
 
 
-def _batches(records: Iterator[Mapping[str, Any]], check: Check) -> Iterator[list[dict[str, Any]]]:
+def _batches(records: Iterator[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     size = 0
     for record in records:
-        check()
         row = _row(record)
         rows.append(row)
         size += sum(map(len, row["parts"])) + len(row["input"]) + len(row["value"])
@@ -490,7 +493,7 @@ def read_rows(path: str) -> list[dict[str, Any]]:
         twice = _doubled(file.schema_arrow)
     if twice is not None:
         raise ConfigError(f"{path}: two columns are called {twice!r}")
-    return list(_rows(path, nothing))
+    return list(_rows(path))
 
 
 def _doubled(fields: Any) -> str | None:
@@ -502,10 +505,10 @@ def _doubled(fields: Any) -> str | None:
     return next((name for name in inner if name is not None), None)
 
 
-def _rows(path: str, check: Check) -> Iterator[dict[str, Any]]:
+def _rows(path: str) -> Iterator[dict[str, Any]]:
     with _opened_table(path) as file:
         # A batch has no rows of two groups: groups are bounded in bytes.
         for group in range(file.num_row_groups):
             for batch in file.iter_batches(batch_size=100, row_groups=[group]):
-                check()
+                give_way()
                 yield from batch.to_pylist()

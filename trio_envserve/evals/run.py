@@ -45,7 +45,7 @@ from ..core.errors import (
 )
 from ..envs.rewards import reward_in
 from ..json_values import WrittenJson, restored
-from .files import Entry, NotWritten, ResultsFile, is_table, line_of, record_at
+from .files import Entry, NotWritten, ResultsFile, give_way, is_table, line_of, record_at
 from .records import (
     Name,
     RolloutResult,
@@ -205,7 +205,7 @@ class StoredPlan:
     def read(self, name: Name) -> tuple[Came, dict[str, Any], str]:
         """The stored result of a rollout, with input and value in JSON, the request by which
         it is scored, and its digest.  Raises ConfigError if the file has changed."""
-        record = record_at(self._path, self._entries[name], check)
+        record = record_at(self._path, self._entries[name])
         known = stored_digest(record)
         if is_table(self._path):  # its arrays are bytes
             record = json.loads(line_of(record))
@@ -426,9 +426,9 @@ class Evaluation:
         def write() -> None:
             nonlocal written
             for came in batch:
-                check()
+                give_way()
                 assert self._file is not None
-                self._file.append(record_of(*came), check)
+                self._file.append(record_of(*came))
                 written += 1
 
         if self._file is None or self.not_written:
@@ -459,12 +459,6 @@ def _with_key(options: CallOptions, key: str) -> CallOptions:
     named = options.copy()
     named["key"] = key
     return named
-
-
-def check() -> None:
-    """In a thread of trio's: raise if its task was cancelled, and let others run."""
-    trio.from_thread.check_cancelled()
-    time.sleep(0)
 
 
 def _members(whole: Outcome, count: int) -> list[Outcome]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.evals.report.results import HOSTILE, failure, result, written
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.evals import files
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import overview, write_table
 from trio_envserve.evals.page import Line
@@ -144,13 +145,15 @@ def test_results_that_change_meanwhile_are_told_and_leave_no_page(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.jsonl"]
 
 
-def test_a_page_that_is_given_up_anywhere_leaves_nothing(tmp_path: Path):
+def test_a_page_that_is_given_up_anywhere_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     found = survey(written(tmp_path / "r.jsonl", [result(n) for n in range(3)]))
     data = page_data(found, passed_from=1.0, most=None)
     for reads in range(3):
-        left = [None] * reads
+        monkeypatch.setattr(files, "give_way", ([None] * reads).pop)
         with pytest.raises(IndexError):
-            write_report(str(tmp_path / "r.html"), found, data, None, left.pop)
+            write_report(str(tmp_path / "r.html"), found, data, None)
         assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from ...core.errors import ConfigError
 from ...pages import assemble, data_text
 from ..comparison import Comparison, as_record
-from ..files import Check, Entry, is_cut_off, nothing, overview, records, replace_file
+from ..files import Entry, is_cut_off, overview, records, replace_file
 from ..page import Line, body, plain_value
 from ..plain import plain_line
 from ..records import Name, RolloutResult, failure_line, result_from, usage_words
@@ -137,14 +137,14 @@ class Survey(NamedTuple):
     """The last line is not whole, and nobody reads it."""
 
 
-def survey(path: str, check: Check = nothing) -> Survey:
+def survey(path: str) -> Survey:
     """Read a file for the first time.  Raises ConfigError."""
     inputs: dict[Name, str] = {}
 
     def see(result: RolloutResult, record: Mapping[str, Any]) -> None:
         inputs[result.name] = _beginning(record.get("input"))
 
-    found = overview(path, check, see)
+    found = overview(path, see)
     return Survey(path, found.entries, found.about, inputs, is_cut_off(path))
 
 
@@ -237,9 +237,7 @@ class Written(NamedTuple):
     """Rollouts of which only a part is in the page."""
 
 
-def write_report(
-    path: str, found: Survey, data: dict[str, Any], most: int | None, check: Check = nothing
-) -> Written:
+def write_report(path: str, found: Survey, data: dict[str, Any], most: int | None) -> Written:
     """Write a page, whole or not at all.  Raises ConfigError if there is another file, or the
     results have changed; NotWritten."""
     _must_be_free(path)
@@ -250,7 +248,7 @@ def write_report(
         nonlocal cut
         with open(beside, "w", encoding="utf-8") as file:
             file.write(before)
-            cut = _write_rollouts(file, found, most, check)
+            cut = _write_rollouts(file, found, most)
             file.write(_element("data", data))
             file.write(after)
 
@@ -277,11 +275,11 @@ def _must_be_free(path: str) -> None:
     raise ConfigError(f"{path} exists, and is no report; name another file with --output")
 
 
-def _write_rollouts(file: TextIO, found: Survey, most: int | None, check: Check) -> int:
+def _write_rollouts(file: TextIO, found: Survey, most: int | None) -> int:
     """Write the texts of all rollouts; of how many only a part."""
     numbers = {entry.place: number for number, entry in enumerate(found.entries)}
     cut = 0
-    for place, record, result in records(found.path, check):
+    for place, record, result in records(found.path):
         number = numbers.get(place)
         if number is None:
             continue  # a later one counts, or it came meanwhile
