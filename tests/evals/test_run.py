@@ -125,14 +125,14 @@ async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file
 
 def test_a_rollout_that_was_told_its_error_gets_another_key():
     keys = RunKeys("r1", {(3, 1): 2}.get)  # type: ignore[arg-type]  # asked for that one only
-    assert keys.rollout((3, 1)) == "3/1/again-2"
-    assert RunKeys("r1").rollout((3, 1)) == "3/1"
+    assert keys.rollout((3, 1)) == "r1/3/1/again-2"
+    assert RunKeys("r1").rollout((3, 1)) == "r1/3/1"
 
 
 @pytest.mark.parametrize(
     ("told", "key"),
-    [([0, 0, 0], "7/group"), ([1, 1, 0], "7/group"), ([1, 1, 1], "7/group/again-1"),
-     ([2, 1, 1], "7/group/again-1"), ([2, 2, 2], "7/group/again-2")],
+    [([0, 0, 0], "r1/7/group"), ([1, 1, 0], "r1/7/group"), ([1, 1, 1], "r1/7/group/again-1"),
+     ([2, 1, 1], "r1/7/group/again-1"), ([2, 2, 2], "r1/7/group/again-2")],
 )  # fmt: skip
 def test_a_group_of_which_a_member_was_not_written_is_asked_for_under_its_last_key(
     told: list[int], key: str

@@ -26,14 +26,13 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Unpack, final
 
 import trio
 
 from ..client import CallOptions, Client, Outcome
-from ..client.shell import run_parts
 from ..core.errors import (
     CallError,
     ConfigError,
@@ -93,19 +92,17 @@ class RunKeys:
         self._told = told
 
     def rollout(self, name: Name) -> str:
-        """The part of a rollout's key behind the evaluation's name."""
+        """The key of a rollout."""
         index, repeat = name
-        return _again(f"{index}/{repeat}", self._told(name))
+        return self._key(f"{index}/{repeat}", self._told(name))
 
     def group(self, index: int, repeat: int) -> str:
-        """The part of a group's key behind the evaluation's name.  A group counts as told once each
-        member has been told."""
+        """The key of a group, which counts as told once each member has been told."""
         told = min(self._told((index, member)) for member in range(repeat))
-        return _again(f"{index}/group", told)
+        return self._key(f"{index}/group", told)
 
-
-def _again(part: str, told: int) -> str:
-    return f"{part}/again-{told}" if told else part
+    def _key(self, part: str, told: int) -> str:
+        return f"{self.name}/{part}" + (f"/again-{told}" if told else "")
 
 
 HELD = 64
@@ -291,13 +288,7 @@ class Evaluation:
             async with trio.open_nursery() as nursery:
                 self._whole = nursery.cancel_scope
                 nursery.start_soon(self._keep_writing)
-                plan = self.plan
-                if isinstance(plan, StoredPlan):
-                    await self._rescore(client, plan, names, in_flight, options)
-                elif plan.grouped:
-                    await self._ask_groups(client, plan, names, in_flight, options)
-                else:
-                    await self._ask_rollouts(client, plan, names, in_flight, options)
+                await self._ask(client, names, in_flight, options)
                 self._all_taken = True
                 self._wake.unpark_all()
         finally:
@@ -306,76 +297,65 @@ class Evaluation:
                 await self._write_rest()
             self._count_rest()
 
-    async def _ask_rollouts(
-        self, client: Client, plan: EvaluationPlan, names: Sequence[Name], in_flight: int,
-        options: CallOptions,
-    ) -> None:  # fmt: skip
-        inputs = map(plan.input, names)
-        async with self._many(client, names, inputs, in_flight, options) as outcomes:
-            async for number, outcome in outcomes:
-                self._take(names[number], plan.input(names[number]), outcome)
-                await self._until_room()
+    async def _ask(
+        self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
+    ) -> None:
+        """A request for each rollout, or for each group, which runs whole also if only a part of it
+        is asked for."""
+        plan, asked = self.plan, names
+        ask: Callable[[Name, Client, CallOptions], Awaitable[None]]
+        if isinstance(plan, StoredPlan):
+            ask = partial(self._score, plan)
+        elif plan.grouped:
+            ask = partial(self._ask_group, plan)
+            asked = sorted({(index, 0) for index, _ in names})
+            in_flight = max(1, in_flight // plan.repeat)
+        else:
+            ask = partial(self._ask_rollout, plan)
+        limiter = trio.CapacityLimiter(in_flight)
 
-    def _many(
-        self, client: Client, names: Sequence[Name], inputs: Iterable[Any], in_flight: int,
-        options: CallOptions,
-    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
-        if self._keys is None:
-            return client.run_many(inputs, in_flight=in_flight, **options)
-        parts = zip(map(self._keys.rollout, names), inputs, strict=True)
-        return run_parts(client, parts, in_flight, **_with_key(options, self._keys.name))
-
-    async def _ask_groups(
-        self, client: Client, plan: EvaluationPlan, names: Sequence[Name], in_flight: int,
-        options: CallOptions,
-    ) -> None:  # fmt: skip
-        """A request for each input.  A group runs whole, also if only a part is asked for."""
-        count, keys = plan.repeat, self._keys
-        limiter = trio.CapacityLimiter(max(1, in_flight // count))
-
-        async def ask(index: int) -> None:
-            input = plan.input((index, 0))
-            named = options
-            if keys is not None:
-                named = _with_key(options, f"{keys.name}/{keys.group(index, count)}")
+        async def one(name: Name) -> None:
             try:
-                whole = await client.outcome([input] * count, kind="group", **named)
-            finally:
-                limiter.release_on_behalf_of(index)
-            for repeat, outcome in enumerate(_members(whole, count)):
-                self._take((index, repeat), input, outcome)
-
-        async with trio.open_nursery() as asking:
-            for index in sorted({index for index, _ in names}):
-                await limiter.acquire_on_behalf_of(index)
-                await self._until_room()
-                asking.start_soon(ask, index)
-
-    async def _rescore(
-        self, client: Client, plan: StoredPlan, names: Sequence[Name], in_flight: int,
-        options: CallOptions,
-    ) -> None:  # fmt: skip
-        """A request for each rollout that has a value; a failed one stays as it is."""
-        limiter, run = trio.CapacityLimiter(in_flight), self._about["run"]
-
-        async def ask(name: Name) -> None:
-            try:
-                came, asked, known = await trio.to_thread.run_sync(plan.read, name)
-                if not plan.may_run(name):
-                    kept = dataclasses.replace(came.result, run=run, rescored_of=known)
-                    self._keep(came._replace(result=kept))
-                    return
-                outcome = await client.outcome(asked, kind="rescore", **options)
+                await ask(name, client, options)
             finally:
                 limiter.release_on_behalf_of(name)
-            result = rescored_result(came.result, outcome, run=run, rescored_of=known)
-            self._keep(Came(result, came.input, outcome.value))
 
         async with trio.open_nursery() as asking:
-            for name in names:
+            for name in asked:
                 await limiter.acquire_on_behalf_of(name)
                 await self._until_room()
-                asking.start_soon(ask, name)
+                asking.start_soon(one, name)
+
+    async def _ask_rollout(
+        self, plan: EvaluationPlan, name: Name, client: Client, options: CallOptions
+    ) -> None:
+        if self._keys is not None:
+            options = _with_key(options, self._keys.rollout(name))
+        self._take(name, plan.input(name), await client.outcome(plan.input(name), **options))
+
+    async def _ask_group(
+        self, plan: EvaluationPlan, name: Name, client: Client, options: CallOptions
+    ) -> None:
+        input, count = plan.input(name), plan.repeat
+        if self._keys is not None:
+            options = _with_key(options, self._keys.group(name[0], count))
+        whole = await client.outcome([input] * count, kind="group", **options)
+        for repeat, outcome in enumerate(_members(whole, count)):
+            self._take((name[0], repeat), input, outcome)
+
+    async def _score(
+        self, plan: StoredPlan, name: Name, client: Client, options: CallOptions
+    ) -> None:
+        """Score a stored rollout anew; one that failed has nothing to be scored."""
+        run = self._about["run"]
+        came, asked, known = await trio.to_thread.run_sync(plan.read, name)
+        if not plan.may_run(name):
+            kept = dataclasses.replace(came.result, run=run, rescored_of=known)
+            self._keep(came._replace(result=kept))
+            return
+        outcome = await client.outcome(asked, kind="rescore", **options)
+        result = rescored_result(came.result, outcome, run=run, rescored_of=known)
+        self._keep(Came(result, came.input, outcome.value))
 
     async def _until_room(self) -> None:
         while len(self._taken) >= HELD:
