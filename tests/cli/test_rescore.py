@@ -250,6 +250,23 @@ async def test_a_judge_that_is_down_was_a_reward_of_zero(tmp_path: Path):
     assert Counter(rewards.values()) == {0.75: 8, 0.5: 2, None: 2}
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("print('printed')", 0, "printed"),
+        ("os._exit(7)", 3, "essays:Length: the process that loads it: it exited with status 7"),
+    ],
+)
+async def test_module_of_a_scorer_printed_into_the_output_or_ended_the_command_without_a_word(
+    tmp_path: Path, line: str, code: int, said: str
+):
+    await evaluated(tmp_path)
+    (tmp_path / "essays.py").write_text(ESSAYS + line)
+    done = await rescored(tmp_path, "Length", "--workers", "1")
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert len(done.out.splitlines()) == 1
+
+
 async def test_a_scorer_that_killed_its_worker_ran_again(tmp_path: Path):
     await evaluated(tmp_path)
     done = await rescored(tmp_path, "Deadly", "--output", "b.jsonl", "--workers", "1",

@@ -12,10 +12,9 @@ traceback.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
@@ -242,17 +241,11 @@ def _failed(error: EnvServeError) -> Result:
 
 
 def check_named(environment: str, args: Mapping[str, Any] | None) -> None:
-    """Raise ConfigError or CommandError for an environment that cannot be there."""
-    with with_traceback(environment):
-        check_spec(environment, args)
-
-
-@contextlib.contextmanager
-def with_traceback(environment: str) -> Iterator[None]:
-    """Tell where the author's code is wrong if the environment cannot be loaded in the block, as a
-    server does; raises CommandError then.  Of one that a library makes the error is enough."""
+    """Raise ConfigError for an environment that cannot be there; or CommandError, which tells as a
+    server does where the author's code is wrong.  Of one that a library makes the error is
+    enough."""
     try:
-        yield
+        check_spec(environment, args)
     except ConfigError as error:
         # Imported here: no verb that goes well needs it.
         from ..worker.failures import described_cause

@@ -52,6 +52,7 @@ from ..evals.files import (
     lines_of,
     open_results,
     records,
+    replace_file,
     standard_output,
     take_up,
     write_table,
@@ -556,32 +557,38 @@ def _load_inputs(options: Eval) -> _Prepared:
 
 
 def _ask_inputs(options: Eval, n: int) -> _Prepared:
-    """The inputs that the environment makes, in a process of its own: no code of it runs here.
-    Raises ConfigError or CommandError, with the author's traceback."""
+    """The inputs that the environment makes.  Raises ConfigError or CommandError."""
+    roles = options.roles or {}
+    answer = ask_environment(options, options.environment, roles, n=n, seed=options.seed)
+    if not options.address:
+        check_roles(roles, answer["roles"])
+    inputs: Any = values.decode(answer["inputs"], root="inputs")
+    return _Prepared(inputs, answer["name"])
+
+
+def ask_environment(
+    options: EvaluationOptions, spec: str, roles: Mapping[str, str], **wanted: Any
+) -> dict[str, Any]:
+    """The answer of a process that loads the environment: no code of it runs here.  Raises
+    ConfigError or CommandError, with the author's traceback."""
     words, path = helper(options.server.get("worker_python"), "trio_envserve.worker.inputs")
-    wanted = {
-        "environment": options.environment, "args": options.args, "n": n, "seed": options.seed,
-        "roles": dict(options.roles or {}), "path": path, "parent": os.getpid(),
+    wanted |= {
+        "environment": spec, "args": options.args, "roles": dict(roles), "path": path,
+        "parent": os.getpid(),
     }  # fmt: skip
     done = subprocess.run(
         words, input=json.dumps(wanted).encode(), stdout=subprocess.PIPE, check=False,
         process_group=0,  # Ctrl-C is for this one
     )  # fmt: skip
     if not done.stdout:
-        raise CommandError(
-            f"{options.environment}: the process that makes its inputs: "
-            f"{describe_exit(done.returncode)}", NOT_STARTED,
-        )  # fmt: skip
-    answer = cbor2.loads(done.stdout)
+        how = describe_exit(done.returncode)
+        raise CommandError(f"{spec}: the process that loads it: {how}", NOT_STARTED)
+    answer: dict[str, Any] = cbor2.loads(done.stdout)
     if "error" not in answer:
-        if not options.address:
-            check_roles(options.roles or {}, answer["roles"])
-        inputs: Any = values.decode(answer["inputs"], root="inputs")
-        return _Prepared(inputs, answer["name"])
+        return answer
     # As the server says it, if that gets so far first.
-    if answer["traceback"] and options.environment.partition(":")[0] not in SCHEMES:
-        text = f"{options.environment}: {answer['error']}\n{answer['traceback']}"
-        raise CommandError(text, NOT_STARTED)
+    if answer["traceback"] and spec.partition(":")[0] not in SCHEMES:
+        raise CommandError(f"{spec}: {answer['error']}\n{answer['traceback']}", NOT_STARTED)
     if answer["broken"]:
         raise CommandError(answer["error"], NOT_STARTED)
     raise ConfigError(answer["error"])
@@ -813,10 +820,11 @@ def _to_table(lines: str, path: str) -> None:
 
 
 def _to_lines(path: str, lines: str) -> None:
-    beside = f"{lines}.new"
-    with open(beside, "wb") as file:
-        file.writelines(line_of(record) for _, record, _ in records(path))
-    os.replace(beside, lines)
+    def write(beside: str) -> None:
+        with open(beside, "wb") as file:
+            file.writelines(line_of(record) for _, record, _ in records(path))
+
+    replace_file(lines, write)
 
 
 # -- its progress ----------------------------------------------------------------------

@@ -21,8 +21,6 @@ import trio
 from ..client import open_client
 from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
-from ..envs.loading import load
-from ..envs.rescoring import scorer_of
 from ..evals.files import is_cut_off, is_table, lines_of, overview
 from ..evals.records import Name, RolloutResult, stored_digest, usage_words
 from ..evals.run import Evaluation, StoredPlan
@@ -42,9 +40,8 @@ from .common import (
     Result,
     StopRequest,
     check_named,
-    with_traceback,
 )
-from .evaluate import EvaluationOptions, WrittenResults, check_reached, watched
+from .evaluate import EvaluationOptions, WrittenResults, ask_environment, check_reached, watched
 from .options import role_option
 from .render import number_of, say
 from .verbs import server_options, verb
@@ -125,7 +122,7 @@ async def rescore(asked: Rescore, stop: StopRequest) -> Result:
     own = {**completed(**asked.server), **asked.start_logging("server")}
     set_title(f"trio-envserve rescore of {asked.file}")
     stored = await trio.to_thread.run_sync(_read, asked.file)
-    await _check_scorer(asked, stop)
+    await stop.leave_behind(_check_scorer, asked)
     state = _State(stop, stored)
     stop.so_far = lambda: _result(asked, state)
     async with state.writing(asked.output, asked.run()):
@@ -165,22 +162,11 @@ def _read(path: str) -> _Stored:
     return _Stored(StoredPlan(path, found.entries, stored), environments - {""})
 
 
-async def _check_scorer(asked: Rescore, stop: StopRequest) -> None:
-    """Raise ConfigError if the environment has no scorer, CommandError if it is broken; under
-    another Python its workers say so."""
-    if "worker_python" in asked.server:
-        return
-
-    def look() -> None:
-        try:
-            with with_traceback(asked.environment):
-                environment = load(asked.environment, asked.args)
-        except ConfigError as error:
-            raise CommandError(str(error), NOT_STARTED) from None
-        scorer_of(environment)
-        check_roles(asked.roles or {}, environment.roles_of(asked.roles or {}))
-
-    await stop.leave_behind(look)
+def _check_scorer(asked: Rescore) -> None:
+    """Raise ConfigError if the environment has no scorer, or none for these roles; CommandError if
+    it is broken.  Runs in a thread."""
+    roles = asked.roles or {}
+    check_roles(roles, ask_environment(asked, asked.environment, roles)["roles"])
 
 
 async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:

@@ -1,8 +1,10 @@
-"""``main()`` of a process that makes an environment's inputs, under the workers' Python.
+"""``main()`` of a process that makes an environment's inputs, or says whether it has a scorer,
+under the workers' Python.
 
 It reads what is wanted as JSON on standard input, and writes the answer in CBOR on standard
 output: ``name``, ``roles`` and ``inputs`` (a body, encoded), or ``error`` and ``traceback``, and
-whether the environment is ``broken``: it cannot be loaded or made.
+whether the environment is ``broken``: it cannot be loaded or made.  Without ``n`` the scorer is
+looked for, and no inputs are made.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from .. import foreign
 from ..core import values
 from ..core.errors import ConfigError
 from ..envs.loading import load
+from ..envs.rescoring import scorer_of
 from ..redaction import hide_named
 from .failures import describe_exception, described_cause
 from .heartbeat import die_with_parent
 
 
 def main() -> NoReturn:
-    """Make the inputs."""
+    """Answer what is wanted."""
     wanted = json.load(sys.stdin)
     die_with_parent(wanted["parent"])
     hide_named()
@@ -37,13 +40,16 @@ def main() -> NoReturn:
 
 
 def _made(wanted: dict[str, Any]) -> dict[str, Any]:
-    n, seed = wanted["n"], wanted["seed"]
+    n, seed = wanted.get("n"), wanted.get("seed")
     try:
         environment = load(wanted["environment"], wanted["args"])
     except ConfigError as error:
         return _failed(str(error), described_cause(error), broken=True)
     try:
         roles = environment.roles_of(wanted["roles"])
+        if n is None:
+            scorer_of(environment)
+            return {"name": environment.name, "roles": roles}
         made = foreign.call(environment.inputs, n, seed)
         if isinstance(made.error, ConfigError):
             raise ConfigError(f"{made.error} (--inputs FILE)") from None
