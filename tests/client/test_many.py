@@ -243,15 +243,6 @@ async def test_g4_who_is_cancelled_beforehand_takes_no_outcome() -> None:
 
 
 @virtual
-async def test_each_of_many_calls_may_name_its_own_part_of_the_key() -> None:
-    async with pair(echo) as (_, client):
-        parts = [("first", 1), ("second", 2)]
-        async with shell.run_parts(client, parts, 5, key="run") as outcomes:
-            assert [outcome.unwrap() async for _, outcome in outcomes] == [1, 2]
-        assert (await client.attach("run/second")).unwrap() == 2
-
-
-@virtual
 async def test_g4_an_outcome_is_kept_until_it_is_taken() -> None:
     async with pair(echo) as (server, client):
         async with client.run_many(range(10)) as outcomes:

@@ -619,18 +619,6 @@ def check_in_flight(in_flight: object) -> None:
 
 
 @asynccontextmanager
-async def run_parts(
-    client: Client, parts: Iterable[tuple[str, Any]], in_flight: int,
-    **options: Unpack[CallOptions],
-) -> AsyncIterator[Outcomes]:  # fmt: skip
-    """Like :meth:`Client.run_many`, for evaluations: each input comes with what names its
-    part of the key."""
-    calls = starmap(checked(None, **options).member, parts)
-    async with open_many(client, calls, in_flight) as outcomes:
-        yield outcomes
-
-
-@asynccontextmanager
 async def open_many(
     client: Client, calls: Iterable[Asked], in_flight: int,
     on_note: Callable[[int, Note], object] | None = None, hold: Hold | None = None,
