@@ -34,7 +34,7 @@ def events(log: Path, kind: str) -> int:
     return sum(line["event"] == kind for line in read_run_log(log))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_drains_what_runs(tmp_path: Path, number: signal.Signals):
     log = tmp_path / "log.jsonl"
     arguments = ("--arg", f"log_path={log}", "--arg", "duration_s=1.0", "--workers", "2")

@@ -26,6 +26,7 @@ WARNED = {"warn", "_malformed"}
 WORKERS_LOG = "log"
 """Of :mod:`trio_envserve.worker.failures`: the level as a number, then the line."""
 
+MAY_LOG = re.compile(rf"\b(?:{'|'.join((*LOGGED, *REPORTED, *WARNED, WORKERS_LOG))})\(")
 QUIET = ("info", "debug", "INFO", "DEBUG")
 PLACE = re.compile(r"%(?:[-\d.]*[a-z])")
 LEAST = 6
@@ -43,8 +44,10 @@ def lines() -> Iterator[Line]:
         inside = path.relative_to(PACKAGE)
         if inside.parts[0] in ELSEWHERE:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for function in functions(tree):
+        text = path.read_text(encoding="utf-8")
+        if not MAY_LOG.search(text):
+            continue
+        for function in functions(ast.parse(text)):
             for call in calls_in(function):
                 for pieces in texts_of(call, function):
                     yield Line(f"{inside}:{call.lineno}", pieces)
