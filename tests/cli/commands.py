@@ -21,6 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -95,15 +96,15 @@ class Running:
     """A command that runs.  Standard output is read as it comes."""
 
     def __init__(self, process: subprocess.Popen[bytes], err: Path) -> None:
-        assert process.stdout is not None
         self.process = process
         self.pid = process.pid
         self.serving: dict[str, Any] = {}
         """The first event of a server, with its addresses (:func:`served`)."""
         self._err = err
         self._out = b""
-        self._fd = process.stdout.fileno()
-        os.set_blocking(self._fd, False)
+        self._fd = -1 if process.stdout is None else process.stdout.fileno()
+        if self._fd >= 0:
+            os.set_blocking(self._fd, False)
 
     @property
     def err(self) -> str:
@@ -152,6 +153,8 @@ class Running:
             self.process.send_signal(number)
 
     async def _more(self) -> bool:
+        if self._fd < 0:
+            return False
         await trio.lowlevel.wait_readable(self._fd)
         data = os.read(self._fd, 65536)
         self._out += data
@@ -165,19 +168,16 @@ def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _new_err(folder: Path) -> Path:
-    return folder / f"err-{len(list(folder.glob('err-*')))}"
-
-
 def _start(
-    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], Path]:
-    err = _new_err(folder)
+    folder: Path, module: str, arguments: Sequence[str], streams: Mapping[str, int],
+    environ: Mapping[str, str],
+) -> tuple[subprocess.Popen[bytes], Path]:  # fmt: skip
+    err = folder / f"err-{len(list(folder.glob('err-*')))}"
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     with open(err, "wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], cwd=folder,
-            env=_environment(folder, environ), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=stream,
+            env=_environment(folder, environ), **{**given, "stderr": stream, **streams},
         )  # fmt: skip
     return process, err
 
@@ -208,25 +208,12 @@ async def open_forked(
 
 @asynccontextmanager
 async def command(
-    folder: Path, *arguments: str, module: str = "trio_envserve", **environ: str
-) -> AsyncIterator[Running]:
-    """Start the command in ``folder``, and kill it at the end of the block."""
-    async with _running(*_start(folder, module, arguments, environ)) as running:
-        yield running
-
-
-@asynccontextmanager
-async def forked(
-    folder: Path, *arguments: str, module: str = "trio_envserve", **environ: str
-) -> AsyncIterator[Running]:
-    """Start the command in ``folder``, in a fork of a process that has imported it, and kill it at
-    the end of the block.  For whatever does not look at how a process begins."""
-    async with command(folder, *arguments, module=module, **environ, **{FORKED: "1"}) as running:
-        yield running
-
-
-@asynccontextmanager
-async def _running(process: subprocess.Popen[bytes], err: Path) -> AsyncIterator[Running]:
+    folder: Path, *arguments: str, module: str = "trio_envserve",
+    streams: Mapping[str, int] = MappingProxyType({}), **environ: str,
+) -> AsyncIterator[Running]:  # fmt: skip
+    """Start the command in ``folder``, and kill it at the end of the block.  ``streams`` are
+    descriptors for standard streams, by name."""
+    process, err = _start(folder, module, arguments, streams, environ)
     try:
         with trio.fail_after(HANG_S):
             yield Running(process, err)
@@ -234,14 +221,21 @@ async def _running(process: subprocess.Popen[bytes], err: Path) -> AsyncIterator
         if process.poll() is None:
             process.kill()
         process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@asynccontextmanager
+async def forked(folder: Path, *arguments: str, **given: Any) -> AsyncIterator[Running]:
+    """Start the command as :func:`command` does, but in a fork of a process that has imported it.
+    For whatever does not look at how a process begins."""
+    async with command(folder, *arguments, **{**given, FORKED: "1"}) as running:
+        yield running
 
 
 async def run(folder: Path, *arguments: str, **environ: str) -> Finished:
     """Run the command to its end, in a fork of a process that has imported it."""
-    new = any(name.startswith("PYTHON") for name in environ)  # they are for a new interpreter
-    async with (command if new else forked)(folder, *arguments, **environ) as running:
+    async with forked(folder, *arguments, **environ) as running:
         return await running.wait()
 
 

@@ -8,12 +8,23 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.cli.commands import ROOT, check_nothing_left, forked, lines, run, served, until
+from tests.cli.commands import (
+    ROOT,
+    Running,
+    check_nothing_left,
+    forked,
+    lines,
+    run,
+    served,
+    until,
+)
 from tests.connections import held_port
 
 pytestmark = pytest.mark.real
@@ -329,46 +340,47 @@ def test_a_missing_extra_says_what_to_install(missing: str):
     assert missing in told["error"]["message"]
 
 
-def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a shell's line in which ``$E`` is the command."""
-    run = f"{shlex.quote(sys.executable)} -m trio_envserve"
-    return subprocess.run(
-        ["sh", "-c", command.replace("$E", run)], cwd=folder, capture_output=True, text=True,
-        timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+FULL = "trio-envserve: error: standard output: No space left on device\n"
 
 
-@pytest.mark.parametrize("form", ["", "--json"])
-def test_summary_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, form: str):
-    done = shell(f"$E eval arithmetic -n 2 --workers 0 {form} > /dev/full", tmp_path)
-    assert done.returncode == 5
-    last = done.stderr.splitlines()[-1]
-    assert last == "trio-envserve: error: standard output: No space left on device"
-    assert "Traceback" not in done.stderr
+@asynccontextmanager
+async def on_a_full_disk(folder: Path, *words: str) -> AsyncIterator[Running]:
+    with open("/dev/full", "wb") as full:  # noqa: ASYNC230  # it is at once
+        async with forked(folder, *words, streams={"stdout": full.fileno()}) as running:
+            yield running
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "eval --help"])
-def test_help_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, words: str):
-    done = shell(f"$E {words} > /dev/full", tmp_path)
-    assert done.returncode == 5
-    assert done.stderr == "trio-envserve: error: standard output: No space left on device\n"
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "--version", "eval --help", *(f"eval arithmetic -n 2 --workers 0{form}"
+                                             for form in ("", " --json"))],
+)  # fmt: skip
+async def test_output_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: Path, words: str):
+    async with on_a_full_disk(tmp_path, *words.split()) as running:
+        done = await running.wait()
+    assert (done.code, done.err.endswith(FULL)) == (5, True), done.err
+    assert ("done, " in done.err) is ("arithmetic" in words)
+    done.check_no_traceback()
+
+
+async def test_server_ended_where_a_full_disk_did_not_take_its_address(tmp_path: Path, folder: str):
+    serve = ("serve", "arithmetic", "--workers", "0", "--bind", f"ipc://{folder}/server")
+    async with on_a_full_disk(tmp_path, *serve) as server:
+        await server.said("ready at")
+        done = await run(tmp_path, "status", serve[-1], "--ready")
+        assert (done.code, done.out) == (0, "ready\n"), done.err
+        server.signal(15)
+        stopped = await server.wait()
+    assert (stopped.code, FULL in stopped.err) == (0, True), stopped.err
 
 
 def test_summary_was_a_traceback_where_standard_output_is_closed(tmp_path: Path):
-    done = shell("$E eval arithmetic -n 2 --workers 0 >&- <&-", tmp_path)
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
-
-
-async def test_server_ended_where_a_full_disk_did_not_take_its_address(tmp_path: Path):
-    address = f"ipc://{tmp_path}/server"
-    line = (
-        f"$E serve arithmetic --workers 0 --bind {address} > /dev/full & "
-        f"$E status {address} --ready --wait-s 60; kill $!; wait $!"
-    )
-    done = await trio.to_thread.run_sync(shell, line, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
-    assert "trio-envserve: error: standard output: No space left on device" in done.stderr
+    command = f"{shlex.quote(sys.executable)} -m trio_envserve"
+    done = subprocess.run(
+        ["sh", "-c", f"{command} eval arithmetic -n 2 --workers 0 >&- <&-"], cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_verb_does_not_load_what_others_need():

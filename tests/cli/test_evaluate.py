@@ -10,9 +10,10 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ from tests.cli.commands import (
     HANG_S,
     LIMITED,
     ROOT,
+    Running,
     forked,
     lines,
     processes_in,
@@ -28,8 +30,10 @@ from tests.cli.commands import (
     served,
     until,
 )
+from tests.cli.test_mistakes import parsed
 from tests.connections import held_port
 from trio_envserve.cli.common import LAST_RESORT_S
+from trio_envserve.cli.evaluate import Eval
 from trio_envserve.cli.interrupts import TOGETHER_S
 from trio_envserve.envs.recorder import read_run_log
 
@@ -104,19 +108,19 @@ async def test_same_command_goes_on_and_another_evaluation_does_not(tmp_path: Pa
     assert (compared.last["rewards"]["inputs"], compared.last["rewards"]["mean"]) == (8, 0.0)
 
 
-async def test_results_under_a_grace_go_with_no_other_limits(tmp_path: Path):
+def test_results_under_a_grace_go_with_no_other_limits():
     """A late rollout gives what it has by then, and was counted beside whole ones."""
-    echo(tmp_path)
-    ask = ("eval", "echo:Echo", "-n", "2", *HERE)
-    late = ("--timeout-s", "100", "--grace-s", "1", "--output", "late.jsonl")
-    assert (await run(tmp_path, *ask, *late)).code == 0
-    assert (await run(tmp_path, *ask, *late)).last["resumed"] == 2
-    for other in ((), ("--timeout-s", "90"), ("--grace-s", "2"), ("--limit", "execution_s=50")):
-        done = await run(tmp_path, *ask, *(late if other else late[-2:]), *other)
-        assert (done.code, "results of another evaluation" in done.err) == (2, True), done.err
-    for more in ((), ("--timeout-s", "90")):  # these may go up where rollouts ended in errors
-        done = await run(tmp_path, *ask, "--output", "r.jsonl", *more)
-    assert (done.code, done.last["resumed"]) == (0, 2), done.err
+
+    def run_of(words: str) -> dict[str, Any]:
+        asked: Eval = parsed("eval", ["echo:Echo", *words.split()])
+        return asked.run()
+
+    late = run_of("--timeout-s 100 --grace-s 1")
+    assert late == run_of("--timeout-s 100 --grace-s 1 --max-retries 1")
+    for other in ("", "--timeout-s 90 --grace-s 1", "--timeout-s 100 --grace-s 2",
+                  "--timeout-s 100 --grace-s 1 --limit execution_s=50"):  # fmt: skip
+        assert run_of(other) != late
+    assert run_of("") == run_of("--timeout-s 90"), "it may go up where rollouts ended in errors"
 
 
 RANKS = """
@@ -286,18 +290,12 @@ async def test_a_server_that_does_not_close_takes_no_summary_away(tmp_path: Path
     assert "has not ended in 0.2 s" in done.err
 
 
-class Terminal:
-    """A command on a terminal of its own."""
+class Screen:
+    """What is shown on a pseudo terminal."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.pid, self.fd = pty.fork()
-        if not self.pid:
-            os.chdir(folder)
-            environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm",
-                       "COLUMNS": "100", "LINES": "60"}  # fmt: skip
-            program = [sys.executable, "-m", "trio_envserve", *arguments]
-            os.execve(sys.executable, program, environ)
-        os.set_blocking(self.fd, False)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        os.set_blocking(fd, False)
         self.shown = ""
 
     async def sees(self, text: str, *, further: bool = False) -> None:
@@ -316,76 +314,64 @@ class Terminal:
             with trio.move_on_after(1):
                 await self.sees(text)
 
-    async def ends(self) -> int:
-        with contextlib.suppress(OSError):  # EIO: the other end is closed
-            await self.sees("nothing has this text")
-        _, status = await trio.to_thread.run_sync(os.waitpid, self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
+
+@asynccontextmanager
+async def on_a_terminal(folder: Path, *arguments: str) -> AsyncIterator[tuple[Running, Screen]]:
+    """A command whose standard streams are a terminal, which is not its controlling one."""
+    leader, follower = pty.openpty()
+    try:
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+        of_terminal = {"TERM": "xterm", "COLUMNS": "100", "LINES": "60"}
+        async with forked(folder, *arguments, streams=streams, **of_terminal) as running:
+            yield running, Screen(leader)
+    finally:
+        os.close(leader)
+        os.close(follower)
 
 
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pty.fork, of threads
-async def test_rollouts_are_in_the_pager_whose_own_ctrl_c_is(tmp_path: Path):
-    echo(tmp_path)
-    assert (
-        await run(tmp_path, "eval", "echo:Echo", "-n", "9", "--output", "r.jsonl", *HERE)
-    ).code == 0
-    terminal = Terminal(tmp_path, "show", "r.jsonl")
-    with trio.fail_after(HANG_S):
-        await terminal.sees("input 0, repeat 0 (1 of 9)")
-        os.kill(terminal.pid, signal.SIGINT)
-        await terminal.press("G", "input 8, repeat 0 (9 of 9)")
-        os.write(terminal.fd, b"q")
-        code = await terminal.ends()
-    os.close(terminal.fd)
-    assert code == 0
-    assert "Traceback" not in terminal.shown
-
-
-@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_ctrl_c_pressed_twice_in_the_pager_left_it_alone_with_the_terminal(tmp_path: Path):
     echo(tmp_path)
     await run(tmp_path, "eval", "echo:Echo", "-n", "9", "--output", "r.jsonl", *HERE)
-    terminal = Terminal(tmp_path, "show", "r.jsonl")
+    pid, fd = pty.fork()  # its controlling terminal, from which Ctrl-C comes
+    if not pid:
+        os.chdir(tmp_path)
+        program = [sys.executable, "-m", "trio_envserve", "show", "r.jsonl"]
+        os.execve(program[0], program, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"})
+    terminal = Screen(fd)
     with trio.fail_after(HANG_S):
         await terminal.sees("input 0, repeat 0 (1 of 9)")
         for _ in range(3):
-            os.write(terminal.fd, b"\x03")
+            os.write(fd, b"\x03")
             await trio.sleep(2 * TOGETHER_S)
         await trio.sleep(LAST_RESORT_S)
         await terminal.press("G", "input 8, repeat 0 (9 of 9)")
-        os.write(terminal.fd, b"q")
-        code = await terminal.ends()
-    os.close(terminal.fd)
-    assert code == 0
+        os.write(fd, b"q")
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            await terminal.sees("nothing has this text")
+        _, status = await trio.to_thread.run_sync(os.waitpid, pid, 0)
+    os.close(fd)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "Traceback" not in terminal.shown
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_terminal_gets_a_live_view(tmp_path: Path):
     ask = ("-n", "30", "--in-flight", "5", "--arg", "duration_s=0.2", "--workers", "1")
-    terminal = Terminal(tmp_path, "eval", "arithmetic", *ask)
-    with trio.fail_after(HANG_S):
-        await terminal.sees("arithmetic, model oracle")
-        await terminal.sees(" of 30")
-        await terminal.sees("w0-1")
-        await terminal.sees("mean 1 of")
-        await terminal.sees("rollouts per second")
-        code = await terminal.ends()
-    os.close(terminal.fd)
-    assert code == 0
+    async with on_a_terminal(tmp_path, "eval", "arithmetic", *ask) as (running, terminal):
+        for text in ("arithmetic, model oracle", " of 30", "w0-1", "mean 1 of", "rollouts per sec"):
+            await terminal.sees(text)
+        assert (await running.wait()).code == 0
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_watch_on_a_terminal_went_on_printing_tables_one_below_the_other(tmp_path: Path):
-    async with served(tmp_path, "arithmetic", "--workers", "0") as (_, address):
-        terminal = Terminal(tmp_path, "top", address, "--every-s", "0.1")
-        title = "workers ready"
+    title = "workers ready"
+    async with (
+        served(tmp_path, "arithmetic", "--workers", "0") as (_, address),
+        on_a_terminal(tmp_path, "top", address, "--every-s", "0.1") as (_, terminal),
+    ):
         while terminal.shown.count(title) < 4:
             await terminal.sees(title, further=True)
-        os.kill(terminal.pid, signal.SIGKILL)
-        await terminal.ends()
-        os.close(terminal.fd)
     for each in terminal.shown.split(title)[1:4]:
         assert each.count("\n") > 10, each  # a whole picture
         assert "\x1b[H" in each, each  # the next one is written over it
@@ -537,7 +523,7 @@ async def test_another_evaluation_under_the_name_is_refused_in_words(tmp_path: P
     echo(tmp_path)
     ask = ("eval", "echo:Echo", "-n", "3", "--run", "r1", *JOURNALED)
     assert (await run(tmp_path, *ask)).code == 0
-    for other in ("--rerun",), ("--seed", "1"), ("--sampling", "temperature=1"):
+    for other in ("--rerun",), ("--seed", "1"):
         done = await run(tmp_path, *ask, *other)
         assert done.code == 2
         assert "under the name 'r1' the server knows another evaluation" in done.err

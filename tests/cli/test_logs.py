@@ -16,20 +16,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import trio
 
 from tests.cli.commands import (
-    HANG_S,
     ROOT,
     check_nothing_left,
     command,
     forked,
     process_restored,
     run,
-    until,
 )
 from trio_envserve import logs
 from trio_envserve.cli.last_words import Lines, as_object
@@ -141,34 +137,18 @@ def test_a_forked_child_writes_by_itself() -> None:
 @needs_linux
 async def test_b8_a_server_whose_stderr_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
     read, write = full_pipe()
-    arguments = ("serve", "--bind", "tcp://127.0.0.1:0", "--json", "--log-level", "DEBUG")
-    with subprocess.Popen(  # noqa: ASYNC220  # started at once
-        [sys.executable, "-m", "trio_envserve", *arguments],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=write,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as server:  # fmt: skip
+    serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--json", "--log-level", "DEBUG")
+    async with forked(tmp_path, *serve, streams={"stderr": write}) as server:
         os.close(write)
-        try:
-            assert server.stdout is not None
-            lines: list[dict[str, Any]] = []
-            out = server.stdout
-            reader = threading.Thread(target=lambda: lines.extend(map(json.loads, out)))
-            reader.start()
-            with trio.move_on_after(HANG_S):
-                await until(lambda: any(line["event"] == "ready" for line in lines))
-            assert [line["event"] for line in lines] == ["serving", "ready"]
-            ask = ("eval", "arithmetic", "-n", "20", "--address", lines[0]["address"], "--json")
-            assert (await run(tmp_path, *ask)).last["results"] == 20
-            server.send_signal(signal.SIGTERM)
-            with trio.move_on_after(HANG_S):
-                await until(lambda: server.poll() is not None)
-            assert server.poll() == 0
-            reader.join()
-            assert lines[-1]["event"] == "stopped"
-        finally:
-            server.kill()
-            os.close(read)
-    await check_nothing_left(tmp_path)
+        address = (await server.event("serving"))["address"]
+        await server.event("ready")
+        done = await run(tmp_path, "eval", "arithmetic", "-n", "20", "--address", address, "--json")
+        assert done.last["results"] == 20
+        server.signal(signal.SIGTERM)
+        stopped = await server.wait()
+        assert (stopped.code, stopped.last["event"]) == (0, "stopped")
+        await check_nothing_left(tmp_path)
+    os.close(read)
 
 
 # -- whatever is logged -----------------------------------------------------------

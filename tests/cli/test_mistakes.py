@@ -25,6 +25,7 @@ from trio_envserve.cli.interrupts import Interrupts
 from trio_envserve.cli.options import DEFAULT_ADDRESS
 from trio_envserve.cli.serve import ServeOptions
 from trio_envserve.cli.verbs import VERBS, Verb, VerbCommand, group, options_of_verb, run
+from trio_envserve.lab.demo.judge import EVENTS
 
 INCIDENT = ROOT / "tests" / "recorder" / "incident.rec"
 PROTOCOL = ROOT / "examples" / "kv_store.py"
@@ -240,7 +241,10 @@ USAGE: dict[str, dict[str, str]] = {
         f"{NOWHERE} --limit queu=16": "did you mean 'queue",
         "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
     },
-    "demo": {"--keep file/logs": "cannot ", "--keep /proc": "cannot "},
+    "demo": {
+        "--keep file/logs": "cannot ", "--keep /proc": "cannot ",
+        "--keep folder": "logs of an earlier run",
+    },
     "fuzz": {
         "--mutant silence-is-deth": "did you mean silence-is-death",
         "--runs 1 --seconds 1": "exclude each other",
@@ -336,6 +340,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "test_no_folder.py").symlink_to("/no/such/folder/file")
     (folder / "link.jsonl").symlink_to("r.jsonl")
     (folder / "folder").mkdir()
+    (folder / "folder" / EVENTS).write_text("mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert run(["curve", "new", "keys", "one"], Interrupts()) == 0
@@ -460,7 +465,7 @@ def test_address_without_which_a_verb_asks_where_serve_is_by_default(verb: str, 
 
 
 def parsed(verb: str, arguments: list[str]) -> Any:
-    """The record that a verb is called with."""
+    """The record that a verb is called with by these words."""
     command: click.Command = group
     for name in verb.split():
         assert isinstance(command, click.Group)

@@ -4,15 +4,14 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import Finished, check_nothing_left, forked
 from trio_envserve.core.messages import Outcome, Synced, encode, in_batches
 from trio_envserve.lab.demo.judge import EVENTS, RECEIVED_AFTER_CUT, REPLAYED, wants
 from trio_envserve.lab.demo.run import outcomes_in, schedule
@@ -23,12 +22,9 @@ LIMIT_S = 240
 """For a busy machine; a run takes some fifteen seconds on an idle one."""
 
 
-def run_demo(*arguments: str, environ: dict[str, str] | None = None):
-    command = [sys.executable, "-m", "trio_envserve", "demo", "--json", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S + 60, check=False,
-        env={**os.environ, **(environ or {})},
-    )  # fmt: skip
+async def run_demo(folder: Path, *arguments: str) -> Finished:
+    async with forked(folder, "demo", "--json", *arguments) as running:
+        return await running.wait()
 
 
 def without_one(kind: str) -> Callable[[list[str]], list[str]]:
@@ -56,111 +52,72 @@ def doubled(kind: str) -> Callable[[list[str]], list[str]]:
     return change
 
 
-def processes_with(token: str) -> list[str]:
-    """Command lines of processes whose environment has a token."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if token.encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_text())
-        except OSError:
-            continue  # not a process, not ours, or gone by now
-    return found
-
-
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("host", [(), ("--remote-host",)], ids=["here", "on a host"])
-def test_a_thousand_rollouts_run_once_each(tmp_path, host):
-    token = f"DEMO_TEST={tmp_path}"
-    name, _, value = token.partition("=")
-    run = run_demo(
-        *host, "--keep", str(tmp_path / "logs"), "--seconds-limit", str(LIMIT_S),
-        environ={name: value},
-    )  # fmt: skip
-    figures = json.loads(run.stdout.splitlines()[-1])
-    assert run.returncode == 0, (figures, run.stderr)
-    assert "Traceback" not in run.stderr
+async def test_a_thousand_rollouts_run_once_each(tmp_path: Path, host: tuple[str, ...]):
+    done = await run_demo(tmp_path, *host, "--keep", "logs", "--seconds-limit", str(LIMIT_S))
+    figures = done.last
+    assert done.code == 0, done.err
+    done.check_no_traceback()
     assert (figures["ok"], figures["problems"]) == (True, [])
     assert figures["asked"] == figures["result"] == 1000
     assert figures.get("host kill") == (1 if host else None)
     assert min(figures[name] for name in (REPLAYED, RECEIVED_AFTER_CUT, "began again")) > 0
-    assert processes_with(token) == []
+    await check_nothing_left(tmp_path)
 
     # The judge is a program of its own, and comes to the same.
-    command = [sys.executable, "-m", "trio_envserve.lab.demo.judge", str(tmp_path / "logs")]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert again.returncode == 0
-    assert json.loads(again.stdout).items() <= figures.items()
+    async def judged() -> Finished:
+        async with forked(tmp_path, "logs", module="trio_envserve.lab.demo.judge") as judge:
+            return await judge.wait()
+
+    again = await judged()
+    assert (again.code, json.loads(again.out).items() <= figures.items()) == (0, True)
 
     # And sees it if a line of the log is gone, or one is there too many.
     log = tmp_path / "logs" / EVENTS
     lines = log.read_text().splitlines()
     for change in (without_one("told"), doubled("began"), doubled("told"), without("died")):
         log.write_text("\n".join(change(lines)) + "\n")
-        again = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-        assert again.returncode == 1
+        assert (await judged()).code == 1
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_without_the_answer_to_a_duplicate_it_fails():
+async def test_without_the_answer_to_a_duplicate_it_fails(tmp_path: Path):
     command = shlex.join(program("tests.rig.broken_server", "duplicate"))
-    run = run_demo("--rollouts", "500", "--seconds-limit", "60", "--server-command", command)
-    figures = json.loads(run.stdout.splitlines()[-1])
-    assert run.returncode == 1
-    assert figures["ok"] is False
+    given = ("--rollouts", "500", "--seconds-limit", "60", "--server-command", command)
+    done = await run_demo(tmp_path, *given)
+    assert (done.code, done.last["ok"]) == (1, False)
     # It was found for what it is, and nothing else had to go wrong for it.
-    assert figures["began"] > 0
-    assert sum("before was proven dead" in problem for problem in figures["problems"]) > 10
+    assert done.last["began"] > 0
+    assert sum("before was proven dead" in problem for problem in done.last["problems"]) > 10
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_interrupted_it_leaves_no_process(number, code, tmp_path):
-    name, value = "DEMO_TEST", str(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trio_envserve", "demo", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, name: value, "TMPDIR": value},
-    )  # fmt: skip
-    assert process.stderr is not None
-    said = ""
-    while "/1000: " not in said:  # the first fault: everything runs
-        line = process.stderr.readline()
-        assert line, said
-        said += line
-    process.send_signal(number)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == code
-    assert "Traceback" not in said + err
-    until_s = time.monotonic() + 180
-    while processes_with(f"{name}={value}") and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert processes_with(f"{name}={value}") == []
+async def test_interrupted_it_leaves_no_process(number: int, code: int, tmp_path: Path):
+    async with forked(tmp_path, "demo", "--json") as running:
+        await running.said("/1000: ")  # the first fault: everything runs
+        running.signal(number)
+        done = await running.wait()
+    assert done.code == code
+    done.check_no_traceback()
+    await check_nothing_left(tmp_path)
     if number is not signal.SIGKILL:
-        assert "interrupted after" in err
-        assert json.loads(out)["ok"] is False
-        assert list(tmp_path.iterdir()) == []
+        assert "interrupted after" in done.err
+        assert done.last["ok"] is False
+        assert not any(name.startswith("trio-envserve-demo-") for name in os.listdir(tmp_path))
 
 
 @pytest.mark.real
-def test_a_server_that_does_not_start_is_told_with_its_words():
+async def test_a_server_that_does_not_start_is_told_with_its_words(tmp_path: Path):
     command = shlex.join([sys.executable, "-c", "raise SystemExit('the disk is on fire')"])
-    run = run_demo("--server-command", command)
-    assert run.returncode == 3
-    assert "the disk is on fire" in run.stderr
-    assert "Traceback" not in run.stderr
-    assert "the disk is on fire" in json.loads(run.stdout)["error"]["message"]
-
-
-@pytest.mark.real
-def test_a_folder_with_logs_is_not_written_to(tmp_path):
-    (tmp_path / EVENTS).write_text("mine\n")
-    run = run_demo("--keep", str(tmp_path))
-    assert run.returncode == 2
-    assert "logs of an earlier run" in run.stderr
-    assert (tmp_path / EVENTS).read_text() == "mine\n"
+    done = await run_demo(tmp_path, "--server-command", command)
+    assert done.code == 3
+    assert "the disk is on fire" in done.err
+    assert "the disk is on fire" in done.last["error"]["message"]
+    done.check_no_traceback()
 
 
 @pytest.mark.parametrize("seed", range(20))
