@@ -105,7 +105,6 @@ USAGE: dict[str, dict[str, str]] = {
         "arithmetic --inputs nosuchfile": "nosuchfile",
         "arithmetic --output nosuch/dir.jsonl": "nosuch/dir.jsonl",
         "arithmetic --output mine.jsonl": "exists",
-        "arithmetic --log-dir file/logs": "cannot ",
         "arithmetic --slice 7": "--slice takes START:STOP",
         "arithmetic --retry-errors": "give --output",
         "arithmetic -n 3 --slice 5: --workers 0": "only 3 inputs",
@@ -224,10 +223,6 @@ USAGE: dict[str, dict[str, str]] = {
         "-- true": "Missing argument",
         "arithmetc -- true": "did you mean 'arithmetic'",
         "arithmetic --bind nonsense -- true": "nonsense",
-        "arithmetic --arg size -- true": "--arg takes key=value",
-        "arithmetic --limit leese_s=1 -- true": "did you mean 'lease_s",
-        "arithmetic --worker-env 1:A=B -- true": "numbered from 0",
-        "arithmetic --log-dir file/logs -- true": "cannot ",
     },
     "conform": {
         "": "give an ADDRESS",

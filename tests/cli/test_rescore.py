@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import ROOT, Finished, forked, lines, run, until
+from tests.cli.commands import Finished, forked, lines, run, until
 from tests.endpoint import Answer, Ask, Endpoint, Reply, Status, serve
 
 pytestmark = pytest.mark.real
@@ -190,18 +189,6 @@ async def test_a_rollout_that_was_run_again_is_scored_anew(tmp_path: Path):
     after = by_name(tmp_path / "b.jsonl")
     assert [after[3, repeat]["reward"] for repeat in range(2)] == [0.3, 0.3]
     assert after.keys() == before.keys()
-
-
-async def test_the_page_shows_what_the_command_prints(tmp_path: Path):
-    page = (ROOT / "docs/evaluating.md").read_text()
-    for name, text in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", page, re.DOTALL):
-        (tmp_path / name).write_text(text)
-    lines_of_page = page.split("## Score again")[1].split("```console\n")[1].splitlines()
-    shown = page.split("```text\nplayed.jsonl")[1].split("```")[0]
-    for line in lines_of_page[:2]:
-        done = await run(tmp_path, *line.split()[1:])
-        assert done.code == 0, done.err
-    assert f"played.jsonl{shown}" in done.out
 
 
 async def test_same_command_goes_on_and_scores_nothing_twice(tmp_path: Path):

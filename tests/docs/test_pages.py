@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
@@ -40,22 +39,6 @@ async def test_every_field_of_the_statistics_is_explained():
         assert names <= explained
 
 
-def test_the_exit_codes_are_those_of_the_command():
-    verbs = pytest.importorskip("trio_envserve.cli.verbs", exc_type=ImportError)
-    named = {name: verb for name, verb in verbs.VERBS.items() if name != "run-with"}
-    each = [
-        v for verb in named.values() for v in (verb.values() if isinstance(verb, dict) else [verb])
-    ]
-    told = {
-        code
-        for v in each
-        for code in re.findall(r"^  ([\d, ]+?)  ", verbs.load(v).epilog, re.MULTILINE)
-    }
-    table = section(page("operations.md"), "Stopping")
-    codes = re.findall(r"^\| ([\d, ]+?) \|", table, re.MULTILINE)
-    assert codes == sorted(told, key=lambda code: int(code.partition(",")[0]))
-
-
 def test_file_of_options_on_the_page_of_the_command_can_be_served(tmp_path: Path):
     verbs = pytest.importorskip("trio_envserve.cli.verbs", exc_type=ImportError)
     (text,) = re.findall(r"```toml\n(.*?)```", page("command.md"), re.DOTALL)
@@ -64,35 +47,6 @@ def test_file_of_options_on_the_page_of_the_command_can_be_served(tmp_path: Path
     check_spec(told["environment"], told["args"])
     asked = verbs.load(verbs.VERBS["serve"]).asked({"config": str(tmp_path / "serve.toml")})
     assert (told["limits"].lease_s, asked.http) == (60, {"bind": "127.0.0.1:8080"})
-
-
-def test_the_options_that_a_page_names_exist():
-    verbs = pytest.importorskip("trio_envserve.cli.verbs", exc_type=ImportError)
-    click = pytest.importorskip("click")
-    left, known = [verbs.group], set()
-    while left:
-        each = left.pop()
-        known |= {flag for param in each.params for flag in param.opts}
-        if isinstance(each, click.Group):
-            context = click.Context(each)
-            left += [each.get_command(context, name) for name in each.list_commands(context)]
-    for name in ("operations.md", "environments.md", "limits.md"):
-        assert set(re.findall(r"`(--[\w-]+)", page(name))) <= known, name
-
-
-def test_the_loggers_that_a_page_names_exist():
-    line = next(row for row in page("operations.md").splitlines() if row.startswith("Loggers are"))
-    first = line.split(". ")[0]
-    named = {name.rpartition(".")[2] for name in NAMES_IN_CODE.findall(first)}
-    assert named
-    sources = (DOCS.parent / "trio_envserve").rglob("*.py")
-    used = {
-        found
-        for source in sources
-        for found in re.findall(r'getLogger\("trio_envserve\.(\w+)"\)', source.read_text())
-    }
-    assert named <= used
-    assert logging.getLogger("trio_envserve").handlers == []
 
 
 def test_the_reference_has_every_public_name_once():

@@ -198,13 +198,6 @@ def test_a_rollout_has_its_messages_tools_numbers_and_nothing_is_left_out():
     assert found["left_out"] == 0
 
 
-def test_numbers_that_json_lacks_are_words():
-    strange = {"a": {"$float": "nan"}, "b": {"$float": "-inf"}}
-    found = details(result(0, metrics=strange), MOST_CHARS)
-    assert found["metrics"] == [("a", "nan"), ("b", "-inf")]
-    json.dumps(found, allow_nan=False)
-
-
 def test_the_longest_parts_are_cut_first_and_in_their_middle():
     lines = [Line("short"), Line("a" * 5000 + "z" * 5000, "user"), Line("also short")]
     kept, left_out = fitted(lines, 1000)
