@@ -328,7 +328,7 @@ async def evaluate(asked: Eval, stop: StopRequest) -> Result:
         own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
     own |= asked.start_logging("eval" if asked.address else "server")
     set_title(f"trio-envserve eval of {asked.environment}")
-    state = _State(stop)
+    state = WrittenResults(stop)
     stop.so_far = lambda: _result(asked, state)
     async with state.writing(asked.output, asked.run()):
         await _with_server(asked, own, stop, state)
@@ -341,6 +341,8 @@ class WrittenResults:
     def __init__(self, stop: StopRequest) -> None:
         self.output = Output()
         self.evaluation = Evaluation(EvaluationPlan(()), ResultsTally())
+        self.counters = ClientCounters()
+        """Counters of the client that has asked."""
         self.resumed = 0
         self.served = ""
         """The environment by the server's own word."""
@@ -411,15 +413,8 @@ class WrittenResults:
         return ROLLOUT_ERRORS if summary["errors"] else OK
 
 
-class _State(WrittenResults):
-    """Those of an evaluation."""
-
-    asked = 0
-    counters = ClientCounters()
-
-
 async def _with_server(
-    options: Eval, own: dict[str, Any], stop: StopRequest, state: _State
+    options: Eval, own: dict[str, Any], stop: StopRequest, state: WrittenResults
 ) -> None:
     if not options.address and not state.output.told():
         await check_reached(options.model, *(options.roles or {}).values())
@@ -442,7 +437,7 @@ async def _with_server(
                     say(f"{stop.why}: cancelling pending rollouts (again to stop at once)")
 
 
-def _result(options: Eval, state: _State) -> Result:
+def _result(options: Eval, state: WrittenResults) -> Result:
     evaluation = state.evaluation
     figures = evaluation.tally.summary()
     summary = {
@@ -450,7 +445,7 @@ def _result(options: Eval, state: _State) -> Result:
         **state.summary(options.environment, options.roles, options.output),
         "rate": round(evaluation.progress.rate, 3),
         "retries": retries(state.counters, figures["rerun"]),
-        "asked": state.asked,
+        "asked": evaluation.plan.rollouts,
         "gave_up": evaluation.gave_up,
         "model": options.model,
         "model_name": options.model_name,
@@ -462,12 +457,12 @@ def _result(options: Eval, state: _State) -> Result:
     return Result(state.exit_code(summary), summary, summary_tables(summary, title))
 
 
-def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) -> None:
-    tally = state.evaluation.tally
+def _say_what_stands_out(options: Eval, state: WrittenResults, summary: dict[str, Any]) -> None:
+    tally, asked = state.evaluation.tally, summary["asked"]
     if state.stop.asked.is_set():
-        came = f": {len(tally.found)} of {state.asked} rollouts came back"
+        came = f": {len(tally.found)} of {asked} rollouts came back"
         nothing = " before anything was asked for: nothing ran"
-        say(f"interrupted by {state.stop.why}{came if state.asked else nothing}")
+        say(f"interrupted by {state.stop.why}{came if asked else nothing}")
     if state.evaluation.gave_up:
         say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
     state.say_unwritten(summary)
@@ -475,7 +470,7 @@ def _say_what_stands_out(options: Eval, state: _State, summary: dict[str, Any]) 
         say(f"the server keeps results under --run {options.run_name} as long as it keeps keys; "
             "the same command goes on from there")  # fmt: skip
     if tally.errors:
-        say(f"{tally.errors} of {state.asked} rollouts ended in errors")
+        say(f"{tally.errors} of {asked} rollouts ended in errors")
         for rollouts in tally.failed().values():
             state.say_first(rollouts[0])
     left_out = summary["rewards_left_out"]
@@ -606,7 +601,7 @@ def _check_served(options: Eval, name: str, served: str) -> None:
         say(f"the server at {options.address} runs {served}, and gets the inputs of the file")
 
 
-async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State) -> None:
+async def _run(options: Eval, client: Client, prepared: _Prepared, state: WrittenResults) -> None:
     stats = await client.stats()
     state.served = stats.environment
     if options.address and state.served:
@@ -621,9 +616,9 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
         plan, tally, retry_errors=options.retry_errors,
         ask_again=bool(options.run_name) and stats.durable,
     )  # fmt: skip
-    state.asked, state.resumed = plan.rollouts, len(tally.found)
+    state.resumed = len(tally.found)
     if state.resumed:
-        say(f"{options.output} has {state.resumed} of {state.asked} results; the rest is run")
+        say(f"{options.output} has {state.resumed} of {plan.rollouts} results; the rest is run")
     model = options.model_name or options.model
     state.evaluation = evaluation = Evaluation(
         plan, tally, file=state.output.file, environment=state.served, model=model,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
@@ -121,45 +121,27 @@ async def rescore(asked: Rescore, stop: StopRequest) -> Result:
     check_roles(asked.roles or {})
     own = {**completed(**asked.server), **asked.start_logging("server")}
     set_title(f"trio-envserve rescore of {asked.file}")
-    stored = await trio.to_thread.run_sync(_read, asked.file)
+    plan = await trio.to_thread.run_sync(_read, asked.file)
     await stop.leave_behind(_check_scorer, asked)
-    state = _State(stop, stored)
-    stop.so_far = lambda: _result(asked, state)
+    state = WrittenResults(stop)
+    stop.so_far = lambda: _result(asked, plan, state)
     async with state.writing(asked.output, asked.run()):
         await check_reached(*(asked.roles or {}).values())
-        await _run(asked, own, state)
-    return _result(asked, state)
+        await _run(asked, own, plan, state)
+    return _result(asked, plan, state)
 
 
-class _Stored(NamedTuple):
-    """A file of results."""
-
-    plan: StoredPlan
-    environments: set[str]
-    """The names of those that have made it."""
-
-
-class _State(WrittenResults):
-    """The results at the end, however it ends."""
-
-    def __init__(self, stop: StopRequest, stored: _Stored) -> None:
-        super().__init__(stop)
-        self.stored = stored
-
-
-def _read(path: str) -> _Stored:
+def _read(path: str) -> StoredPlan:
     """Read a file for the first time.  Runs in a thread.  Raises ConfigError."""
-    environments: set[str] = set()
     stored: dict[Name, str] = {}
 
     def see(result: RolloutResult, record: Mapping[str, Any]) -> None:
-        environments.add(result.environment)
         stored[result.name] = stored_digest(record)
 
     found = overview(path, see)
     if is_cut_off(path):
         say(f"{path}: the last line is not whole, and is left out")
-    return _Stored(StoredPlan(path, found.entries, stored), environments - {""})
+    return StoredPlan(path, found.entries, stored)
 
 
 def _check_scorer(asked: Rescore) -> None:
@@ -169,15 +151,17 @@ def _check_scorer(asked: Rescore) -> None:
     check_roles(roles, ask_environment(asked, asked.environment, roles)["roles"])
 
 
-async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
-    plan, tally = state.stored.plan, ResultsTally()
+async def _run(
+    asked: Rescore, own: dict[str, Any], plan: StoredPlan, state: WrittenResults
+) -> None:
+    tally = ResultsTally()
     async with open_server(asked.environment, **own) as server:
         state.stop.kill = server.kill
         async with open_client(server.address, name="rescore") as client:
             await server.wait_ready()
             stats = await client.stats()
             state.served = stats.environment
-            _check_environment(asked, state)
+            _check_environment(asked, plan, state.served)
             names = state.output.missing(plan, tally, retry_errors=asked.retry_errors)
             state.resumed = len(tally.found)
             if state.resumed:
@@ -197,13 +181,13 @@ async def _run(asked: Rescore, own: dict[str, Any], state: _State) -> None:
                 )  # fmt: skip
 
 
-def _check_environment(asked: Rescore, state: _State) -> None:
+def _check_environment(asked: Rescore, plan: StoredPlan, served: str) -> None:
     """CommandError if rollouts of another environment are in the file."""
-    others = state.stored.environments - {state.served}
+    others = {plan.result(name).environment for name in plan.names()} - {"", served}
     if others:
         raise CommandError(
             f"{asked.file} has rollouts of {', '.join(sorted(others))}, and {asked.environment} is "
-            f"{state.served}: nothing was scored. Name the environment that made them; if this one "
+            f"{served}: nothing was scored. Name the environment that made them; if this one "
             f"is to score them, give it the name: name = {min(others)!r}", NOT_STARTED,
         )  # fmt: skip
 
@@ -211,8 +195,7 @@ def _check_environment(asked: Rescore, state: _State) -> None:
 # -- its summary -------------------------------------------------------------------------
 
 
-def _result(asked: Rescore, state: _State) -> Result:
-    plan = state.stored.plan
+def _result(asked: Rescore, plan: StoredPlan, state: WrittenResults) -> Result:
     found = list(state.evaluation.tally.found.values())
     now = [one for one in found if plan.may_run(one.name)]
     summary = {
@@ -254,9 +237,9 @@ def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
 
 
 def _say_what_stands_out(
-    asked: Rescore, state: _State, now: list[RolloutResult], summary: Mapping[str, Any]
+    asked: Rescore, state: WrittenResults, now: list[RolloutResult], summary: Mapping[str, Any]
 ) -> None:
-    total = state.stored.plan.rollouts
+    total = summary["rollouts"]
     if state.stop.asked.is_set():
         say(f"interrupted by {state.stop.why}: {len(now) + summary['failed_before']} of {total} "
             "rollouts are done")  # fmt: skip
