@@ -64,8 +64,6 @@ class Option:
     """Heading that it stands below where all options are shown."""
     common: bool = False
     """Whether it is one of the few that ``--help`` shows."""
-    hidden: bool = False
-    """Whether no help shows it."""
     in_program: bool = False
     """Whether no file can say it, nor the command where it is one of a server."""
     argument: bool = False

@@ -2,11 +2,10 @@
 
 import json
 import os
-import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,19 @@ LIMIT_S = 240
 """For a busy machine; a run takes some fifteen seconds on an idle one."""
 
 
-async def run_demo(folder: Path, *arguments: str) -> Finished:
-    async with forked(folder, "demo", "--json", *arguments) as running:
+WITH_SERVER = """
+import functools, sys
+from trio_envserve.cli import demo, main
+demo.DemoOptions = functools.partial(demo.DemoOptions, server_command={})
+sys.exit(main())
+"""
+"""The command, whose demonstration is of another server."""
+
+
+async def run_demo(folder: Path, *arguments: str, server: Sequence[str] = ()) -> Finished:
+    (folder / "with_server.py").write_text(WITH_SERVER.format(list(server)))
+    module = "with_server" if server else "trio_envserve"
+    async with forked(folder, "demo", "--json", *arguments, module=module) as running:
         return await running.wait()
 
 
@@ -85,9 +95,9 @@ async def test_a_thousand_rollouts_run_once_each(tmp_path: Path, host: tuple[str
 @pytest.mark.real
 @pytest.mark.slow
 async def test_without_the_answer_to_a_duplicate_it_fails(tmp_path: Path):
-    command = shlex.join(program("tests.rig.broken_server", "duplicate"))
-    given = ("--rollouts", "500", "--seconds-limit", "60", "--server-command", command)
-    done = await run_demo(tmp_path, *given)
+    broken = program("tests.rig.broken_server", "duplicate")
+    given = ("--rollouts", "500", "--seconds-limit", "60")
+    done = await run_demo(tmp_path, *given, server=broken)
     assert (done.code, done.last["ok"]) == (1, False)
     # It was found for what it is, and nothing else had to go wrong for it.
     assert done.last["began"] > 0
@@ -112,8 +122,8 @@ async def test_interrupted_it_leaves_no_process(number: int, code: int, tmp_path
 
 @pytest.mark.real
 async def test_a_server_that_does_not_start_is_told_with_its_words(tmp_path: Path):
-    command = shlex.join([sys.executable, "-c", "raise SystemExit('the disk is on fire')"])
-    done = await run_demo(tmp_path, "--server-command", command)
+    server = [sys.executable, "-c", "raise SystemExit('the disk is on fire')"]
+    done = await run_demo(tmp_path, server=server)
     assert done.code == 3
     assert "the disk is on fire" in done.err
     assert "the disk is on fire" in done.last["error"]["message"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from ..lab.demo.judge import (
     SENT_AGAIN_RUNNING,
 )
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, DemoProgress, run_demo
-from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
 from ..pages.tables import Table
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
@@ -75,10 +73,6 @@ class Demo(VerbOptions):
     keep: Path | None = option(
         None, "Keep the logs, in a folder that has none yet.", metavar="DIR", make=Path, common=True
     )
-    server_command: str = option(
-        "", "What to start as the server, to see it fail with a broken one.", metavar="COMMAND",
-        hidden=True,
-    )  # fmt: skip
 
 
 @verb(Demo, _CODES)
@@ -111,7 +105,6 @@ async def demo(asked: Demo, stop: StopRequest) -> Result:
             directory=Path(folder), rollouts=asked.rollouts, seed=asked.seed,
             workers=asked.workers, seconds_limit=asked.seconds_limit,
             remote_host=asked.remote_host,
-            server_command=shlex.split(asked.server_command) or TRIO_ENVSERVE,
         )  # fmt: skip
         async with (
             progress(lambda: _count(told), lambda: told.answered / told.rollouts),

@@ -344,7 +344,7 @@ class VerbCommand(click.Command):
         """The options by their headings, the common ones first; only these unless ``whole``."""
         found: dict[str, list[Option]] = {"": []}
         for each in sorted(self.options.values(), key=lambda each: not each.common):
-            if not each.argument and not each.hidden and (whole or each.common):
+            if not each.argument and (whole or each.common):
                 found.setdefault("" if each.common else each.group, []).append(each)
         return found
 
