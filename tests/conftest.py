@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import none
 
 from tests.cli.commands import forking
-from tests.cli.forking import WORKER, fork_exec_by, fork_exec_shipped
+from tests.cli.forking import FORKED_HERE, fork_exec_by, fork_exec_shipped
 
 # No deadline and no complaint about slowness: a test must not depend on the
 # speed of the machine.  A failure prints the blob that replays it anywhere.
@@ -105,7 +105,7 @@ def pytest_collection_finish() -> None:
     """
     given(none())(lambda nothing: None)()
     if sys.platform == "linux":
-        vars(subprocess)["_fork_exec"] = fork_exec_by(lambda: forking()[0], f"{WORKER}.")
+        vars(subprocess)["_fork_exec"] = fork_exec_by(lambda: forking()[0], *FORKED_HERE)
     gc.collect()
     gc.freeze()
 

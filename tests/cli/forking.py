@@ -50,6 +50,8 @@ IMPORTED = (
 
 REQUEST_BYTES, MOST_DESCRIPTORS = 1 << 18, 16
 WORKER = "trio_envserve.worker.main"
+FORKED_HERE = tuple(f"trio_envserve.worker.{name}." for name in ("main", "inputs", "validation"))
+"""What a process of tests starts so."""
 FORKED = "TRIO_ENVSERVE_FORKED"
 """The variable by which a command asks to be a fork."""
 
