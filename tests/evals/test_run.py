@@ -19,6 +19,7 @@ from trio_envserve.evals.run import (
     MOST_NAME_BYTES,
     Evaluation,
     EvaluationPlan,
+    Progress,
     RunKeys,
     check_name,
     is_told,
@@ -118,6 +119,17 @@ async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file
     file.close()
     assert written(path) == sorted(evaluation.tally.found)
     assert evaluation.unwritten == 0
+
+
+def test_rate_in_the_last_line_was_another_one_than_in_the_table():
+    """Of 0.35049 a second, it was 0.4 in the one and, rounded twice, 0.3 in the other."""
+    rate = Progress(1, 0.0, done=1, ended_s=1 / 0.35049).rate
+    assert f"{rate:.1f}" == f"{round(rate, 3):.1f}"
+
+
+@pytest.mark.parametrize(("seconds", "left_s"), [(10_000.0, 10_000.0), (0.0, 0.0)])
+def test_time_that_is_left_is_known_at_any_rate(seconds: float, left_s: float):
+    assert Progress(2, 0.0, done=1, ended_s=seconds).left_s == left_s
 
 
 # -- the keys of evaluations with a name ----------------------------------------------

@@ -443,7 +443,7 @@ def _result(options: Eval, state: WrittenResults) -> Result:
     summary = {
         **figures,
         **state.summary(options.environment, options.roles, options.output),
-        "rate": round(evaluation.progress.rate, 3),
+        "rate": evaluation.progress.rate,
         "retries": retries(state.counters, figures["rerun"]),
         "asked": evaluation.plan.rollouts,
         "gave_up": evaluation.gave_up,

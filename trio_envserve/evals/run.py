@@ -236,13 +236,13 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Rollouts in a second."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
+        """Rollouts in a second, to three decimals: so it is the same wherever it is shown."""
+        return round(self.done / self.seconds, 3) if self.seconds > 0 else 0.0
 
     @property
     def left_s(self) -> float | None:
         """Time that the rest will take at this rate, in seconds; None if unknown."""
-        return (self.total - self.done) / self.rate if self.done else None
+        return (self.total - self.done) * self.seconds / self.done if self.done else None
 
 
 @final
