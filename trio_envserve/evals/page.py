@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .plain import plain_line, plain_text
+from .plain import cut_middle, plain_line, plain_text
 from .records import RolloutFailure, RolloutResult, result_from, usage_words
 
 MOST_CHARS = 2000
@@ -162,8 +162,4 @@ def plain_value(value: Any, levels: int = MOST_LEVELS) -> Any:
 
 
 def _cut(text: str, most: int | None) -> str:
-    if most is None or len(text) <= most:
-        return text
-    half = most // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n[… {left_out:,} characters, shown with --full …]\n{text[-half:]}"
+    return text if most is None else cut_middle(text, most, "shown with --full")

@@ -27,6 +27,17 @@ def plain_line(text: str, most: int | None = None) -> str:
     return plain_text(text).replace("\n", "\\n").replace("\t", " ")
 
 
+def cut_middle(text: str, most: int, note: str) -> str:
+    """At most ``most`` characters of a text, its beginning and its end, with a note of how many are
+    left out between them."""
+    left_out = len(text) - most
+    if left_out <= 0:
+        return text
+    tail = most // 2
+    head, end = text[: most - tail], text[len(text) - tail :]
+    return f"{head}\n[… {left_out:,} characters, {note} …]\n{end}"
+
+
 def headline(text: str) -> str:
     """The first line of a message in which a word stands.  One that ends with a colon has the
     next one behind it: some libraries begin a message with a line end and a ruler."""

@@ -24,7 +24,7 @@ from ...pages import assemble, data_text
 from ..comparison import Comparison, as_record
 from ..files import Entry, is_cut_off, overview, records, replace_file
 from ..page import Line, body, plain_value
-from ..plain import plain_line
+from ..plain import cut_middle, plain_line
 from ..records import Name, RolloutResult, failure_line, result_from, usage_words
 from ..tally import ResultsTally
 
@@ -106,12 +106,7 @@ def _share(sizes: Sequence[int], most: int) -> int:
 
 
 def _cut(line: Line, longest: int) -> Line:
-    if len(line.text) <= longest:
-        return line
-    head, tail = longest - longest // 2, longest // 2
-    left_out = len(line.text) - longest
-    end = line.text[-tail:] if tail else ""
-    return line._replace(text=f"{line.text[:head]}\n[… {left_out:,} characters, cut here …]\n{end}")
+    return line._replace(text=cut_middle(line.text, longest, "cut here"))
 
 
 # -- what is known of all rollouts ----------------------------------------------
