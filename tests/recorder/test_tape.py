@@ -15,7 +15,7 @@ from tests.recorder.taped import tape_of, written
 from trio_envserve import KeyConflict, Rollout, UnknownKey, open_client, open_server
 from trio_envserve.cli.replay import state_of
 from trio_envserve.core import messages
-from trio_envserve.core.archive import Archived, pack
+from trio_envserve.core.archive import pack
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import encode
@@ -27,7 +27,6 @@ from trio_envserve.core.journal import (
     Opened,
     Started,
 )
-from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.lease import EpochWait, LeaseTerms
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.messages import Request, decode
@@ -139,9 +138,7 @@ RECORDS = (
 )
 
 
-AT_REST = (
-    pack(Archived(2, 0.0, 0.0, 9, 9, 1, None, bytes(32), KeyName(b"default", b"rested"))) or b""
-)
+AT_REST = pack(2, 0.0, 0.0, 9, 9, 1, None, bytes(32), b"default", b"rested") or b""
 
 
 def test_every_kind_of_input_is_replayed(tmp_path: Path):
