@@ -83,7 +83,7 @@ class Job(Protocol):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Environment:
+class DeclaredEnvironment:
     """What workers have said of the environment that they host."""
 
     is_known: bool = False
@@ -371,7 +371,7 @@ class Dispatches:
         """Effects, in order; the router takes them out."""
         self.permits = Permits()
         self.resources = resources
-        self.environment = Environment()
+        self.environment = DeclaredEnvironment()
         self.unknown = Account(name="an earlier server")
         """Account of the executions of an earlier epoch that are to stop."""
         self._gate = gate
