@@ -120,3 +120,15 @@ def test_without_a_journal_everything_is_safe():
     assert gate.is_safe()
     assert gate.has_room()
     assert not gate.is_due
+
+
+def test_gate_forgets_one_who_waits_and_nobody_else():
+    gate, journal, _ = gate_of()
+    append(journal)
+    for waiter, answer in (("one", "first"), ("two", "second"), ("one", "third")):
+        gate.hold(waiter, answer)
+    gate.forget("one")
+    gate.forget("unknown")
+    assert (gate.is_decided("one"), gate.is_decided("two"), gate.waiting) == (False, True, 1)
+    journal.saved(1)
+    assert [*gate.take_due()] == [("second", True)]
