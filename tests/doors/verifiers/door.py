@@ -12,7 +12,7 @@ import trio
 import zmq
 
 from trio_envserve import open_server
-from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.limits import ServerLimits
 from trio_envserve.doors.verifiers import (
     VerifiersDoor,
     VerifiersLimits,
@@ -38,7 +38,7 @@ async def answer(rollout: Any) -> Any:
 async def open_door(
     environment: Any,
     limits: dict[str, Any] | None = None,
-    keys: KeyLimits | None = None,
+    server_limits: ServerLimits | None = None,
     **options: Any,
 ) -> AsyncIterator[VerifiersDoor]:
     """A door that is ready."""
@@ -46,7 +46,7 @@ async def open_door(
     options = {"bind": ANY_PORT} | options
     with trio.fail_after(HANG_S):
         async with open_server(
-            environment, bind="memory:server", workers=0, network=network, keys=keys
+            environment, bind="memory:server", workers=0, network=network, limits=server_limits
         ) as server:
             await server.wait_ready()  # else the door hears of it a second later
             async with open_verifiers_door(

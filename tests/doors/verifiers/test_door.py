@@ -23,11 +23,10 @@ from tests.doors.verifiers.door import (
 )
 from tests.net import raw_zmtp
 from trio_envserve import ConfigError, open_server
-from trio_envserve.client.shell import release
 from trio_envserve.core.health import Health
-from trio_envserve.core.limits import KIB, KeyLimits
+from trio_envserve.core.limits import KIB, ServerLimits
 from trio_envserve.doors.opening import CLIENT_LIMITS
-from trio_envserve.doors.verifiers import VerifiersLimits, door, open_verifiers_door
+from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.doors.verifiers.door import TURN_BYTES, Door
 from trio_envserve.net import MemoryNetwork
 
@@ -214,29 +213,6 @@ async def test_outcome_is_offered_where_anybody_may_connect_only_if_that_is_want
         assert len(held.inputs) == 1
 
 
-async def test_run_that_is_asked_of_two_doors_of_one_server_runs_once():
-    """A door that was killed is another one when it is started again: so runs have keys."""
-    held, network = Held(), MemoryNetwork()
-    with trio.fail_after(HANG_S):
-        async with (
-            open_server(held, bind="memory:server", workers=0, network=network) as server,
-            open_verifiers_door(server, bind=ANY_PORT, network=network) as first,
-            open_verifiers_door(server, bind=ANY_PORT, network=network) as second,
-            asking(first) as peer,
-            asking(second) as other,
-        ):
-            await first.wait_ready()
-            await second.wait_ready()
-            peer.run(b"a")
-            await held.started.wait()
-            other.run(b"a")
-            while server.stats().cache.entered < 2:
-                await trio.sleep(0.01)
-            held.go.set()
-            assert await peer.outcome(b"a") == await other.outcome(b"a") == WHOLE
-    assert len(held.inputs) == 1
-
-
 # -- opening and closing -----------------------------------------------------------------
 
 
@@ -387,8 +363,8 @@ async def environment(rollout: Any) -> Any:
 
 
 async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was_over():
-    keys = KeyLimits(retained_bytes=300 * KIB)
-    async with open_door(environment, keys=keys) as opened:
+    limits = ServerLimits(kept_bytes=300 * KIB)
+    async with open_door(environment, server_limits=limits) as opened:
         async with asking(opened) as lost:
             for number in range(4):
                 lost.run(b"%d" % number, UNREAD)
@@ -402,52 +378,19 @@ async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was
             assert heard == [b"a", b"reply", b"\0"]
 
 
-async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody(monkeypatch: Any):
-    released: list[str] = []
-
-    async def seen(client: Any, key: str, **options: Any) -> Any:
-        released.append(key)
-        return await release(client, key, **options)
-
-    monkeypatch.setattr(door, "release", seen)
-    async with open_door(environment) as opened, asking(opened) as peer:
-        peer.run(b"a")
-        peer.cancel(b"a")
-        for _ in range(2):
-            await peer.hear()
-        peer.run(b"b")
-        await peer.hear()
-    assert released[:1] == ["a"]
-
-
-async def test_what_the_door_had_forgotten_left_no_room_to_forget_more():
-    keys = KeyLimits(generations=2, namespace_share=1.0, commands=1)
-    async with open_door(environment, keys=keys) as opened, asking(opened) as peer:
-        for number in range(8):  # the key of each makes room for the next but one
-            peer.run(b"%d" % number)
-            await peer.hear()
-
-
-async def test_a_flood_of_cancels_held_up_what_was_to_be_forgotten(monkeypatch: Any):
-    """Each cancelled run is released, too, and thousands of them were before others."""
-    held, released = trio.Event(), []
-
-    async def hold(client: Any, key: str, **options: Any) -> None:
-        released.append(key)
-        if key.startswith("cancelled"):
-            await held.wait()
-
-    monkeypatch.setattr(door, "release", hold)
-    monkeypatch.setattr(door, "MOST_LATE", 8)
-    async with open_door(environment) as opened, asking(opened) as peer:
-        for number in range(20):
-            peer.run(b"cancelled-%d" % number, ENDLESS)
-            peer.cancel(b"cancelled-%d" % number)
-        for _ in range(40):
-            await peer.hear()
-        peer.run(b"a")
-        await peer.hear()
-        while "a" not in released:
-            await trio.lowlevel.checkpoint()
-        assert len(released) == 9
-        held.set()
+async def test_server_keeps_nothing_of_runs_that_have_ended_or_were_cancelled():
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(environment, bind="memory:server", workers=0, network=network) as server,
+            open_verifiers_door(server, bind=ANY_PORT, network=network) as opened,
+            asking(opened) as peer,
+        ):
+            await opened.wait_ready()
+            for name, run in ((b"a", b""), (b"b", ENDLESS)):
+                peer.run(name, run)
+                peer.cancel(name)
+                for _ in range(2):
+                    await peer.hear()
+            while (stats := server.stats()).kept or stats.running or stats.keys:
+                await trio.sleep(0.01)

@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 :class:`~.runs.Runs` decides.  Three tasks give it inputs: the receiver, the clock, and one
-that hears of connections; and so does each run, which is a call of the client under the
-run's key, in a task of its own.  Cancelling that task cancels the work.
+that hears of connections; and so does each run, which is an ordinary call of the client, in a
+task of its own.  Cancelling that task cancels the work.  The call has no key: the table tells
+runs by their ids, and the server forgets an outcome as soon as the door has it.
 
 The input of a run is ``{"wire": "verifiers-0.4", "run": bytes}``: the message as the client
 packed it.  The environment returns, in the ``state`` of its result, ``deltas`` and ``reply``,
@@ -26,9 +27,8 @@ import trio
 
 from ...client import Client, Outcome
 from ...client.options import checked
-from ...client.shell import follow, release
+from ...client.shell import follow
 from ...core.clock import AwakeClock
-from ...core.errors import CallError, DidNotRun
 from ...core.health import Health
 from ...core.limits import MIB
 from ...net import Frame, RouterSocket
@@ -39,20 +39,10 @@ from .sending import Sending
 
 _log = logging.getLogger("trio_envserve.verifiers")
 
-NAMESPACE: Final = "verifiers"
-"""Of the keys of runs."""
-
 COLUMNS: Final = ("reply", "deltas", "traces")
 """What is asked of the state."""
 
 TICK_S: Final = 0.25
-
-MOST_LATE: Final = 1024
-"""Runs that were cancelled, and are released at one time.  Hardly any has left something, and
-the retention of the server ends the others."""
-
-RELEASE_S: Final = 60.0
-"""How long it may take to release a run.  After that the retention of the server ends it."""
 
 TURN_BYTES: Final = 4 * MIB
 """Of messages that are taken in before others have their turn."""
@@ -78,8 +68,6 @@ class Door:
         self._scopes: dict[bytes, trio.CancelScope] = {}
         """Of runs, by name."""
         self._clock = AwakeClock(2 * TICK_S, trio.current_time())
-        self._late = 0
-        """Runs that were cancelled, and are being released."""
         self._complained = 0
 
     def on_peer(self, route: bytes, place: str | None) -> None:
@@ -168,38 +156,19 @@ class Door:
                     scope = self._scopes[effect.name] = trio.CancelScope()
                     self._nursery.start_soon(self._run, effect, scope)
                 case StopRun(name):
-                    self._scopes[name].cancel()
+                    self._scopes.pop(name).cancel()
 
     async def _run(self, start: StartRun, scope: trio.CancelScope) -> None:
-        """Make the call of a run, and say what it has come to.  Then the server may forget it:
-        its outcome is here, or was there already when the run was cancelled."""
-        name, ran = start.name, True
+        """Make the call of a run, and say what it has come to."""
         with scope:
-            try:
-                outcome = await self._call(start)
-            finally:
-                if self._scopes.get(name) is scope:
-                    del self._scopes[name]
-            ran = outcome.ran
-            self._do(self._runs.ended(name, outcome, self._now_s()))
-            del outcome  # the table has it, for as long as it is kept
-        del start  # what it asks is not counted any more
-        if not scope.cancelled_caught:
-            if ran:
-                await self._release(name)
-        elif self._late < MOST_LATE:
-            self._late += 1
-            try:
-                await self._release(name)
-            finally:
-                self._late -= 1
+            outcome = await self._call(start)
+            if not scope.cancel_called:
+                del self._scopes[start.name]
+                self._do(self._runs.ended(start.name, outcome, self._now_s()))
 
     async def _call(self, start: StartRun) -> RunOutcome:
         try:
-            asked = checked(
-                {"wire": wire.NAME, "run": start.payload}, state_columns=COLUMNS,
-                key=start.name.decode(), namespace=NAMESPACE,
-            )  # fmt: skip
+            asked = checked({"wire": wire.NAME, "run": start.payload}, state_columns=COLUMNS)
             ended = await follow(self.client, asked, partial(self._send_delta, start.name))
             return outcome_of(ended, most_bytes=self._limits.frame_bytes)
         except Exception:
@@ -210,19 +179,12 @@ class Door:
     def _send_delta(self, name: bytes, number: int, delta: Frame) -> None:
         self._do(self._runs.delta(name, number, delta))
 
-    async def _release(self, name: bytes) -> None:
-        try:
-            await release(self.client, name.decode(), namespace=NAMESPACE, timeout_s=RELEASE_S)
-        except CallError as error:
-            _log.info("an outcome stays retained: %s", error)
-
 
 def outcome_of(ended: Outcome, *, most_bytes: int) -> RunOutcome:
     """The client's outcome: never an exception, whatever the environment has returned."""
     error = ended.error
     if error is not None:
-        text = f"{error} [{error.code}] (fault: {error.fault.value})"
-        return RunOutcome(error=text, ran=not isinstance(error, DidNotRun))
+        return RunOutcome(error=f"{error} [{error.code}] (fault: {error.fault.value})")
     match ended.value:
         case {"state": {"reply": bytes(reply), "deltas": list(deltas), "traces": list(traces)}} if (
             all(isinstance(each, bytes) for each in deltas)

@@ -153,8 +153,6 @@ class RunOutcome(NamedTuple):
     """The traces that the deltas are of."""
     error: str = ""
     """Why there is nothing of this; the verdict is part of it."""
-    ran: bool = True
-    """False: the server retains nothing of what did not run."""
 
 
 # -- effects ------------------------------------------------------------------------------

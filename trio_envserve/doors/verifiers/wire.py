@@ -45,7 +45,7 @@ class RunAsk(NamedTuple):
     """Run one episode."""
 
     name: bytes
-    """The request id: a key."""
+    """The request id."""
     payload: Frame
     """The run's payload, for the environment alone."""
 
@@ -106,7 +106,7 @@ def _target(name: bytes, payload: Frame) -> bytes:
 
 
 def _is_id(name: Frame) -> bool:
-    """Printable, because it is a key, and shows up in logs."""
+    """Printable, because it shows up in logs."""
     return 0 < len(name) <= ID_BYTES and all(0x20 < each < 0x7F for each in bytes(name))
 
 
