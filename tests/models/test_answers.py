@@ -620,28 +620,32 @@ MANNERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("manner", MANNERS)
 @given(wanted=st.lists(JSON_OBJECTS, min_size=1, max_size=3), data=st.data())
-def test_fragments_are_the_whole_message_however_it_is_split(manner, wanted, data):
+def test_fragments_are_the_whole_message_however_it_is_split(wanted, data):
+    bounds = [
+        [0, *data.draw(st.lists(st.integers(0, len(each)), max_size=6).map(sorted)), len(each)]
+        for each in wanted
+    ]
+    for manner, said in MANNERS.items():
+        found = put_together(
+            fragment(*said(number, n), arguments[start:stop])
+            for number, arguments in enumerate(wanted)
+            for n, (start, stop) in enumerate(itertools.pairwise(bounds[number]))
+        )
+        calls = [(call.name, call.arguments) for call in found]
+        assert calls == [("go", each) for each in wanted], manner
+
+
+def put_together(fragments):
+    """The tool calls of a streamed answer."""
     reader = StreamReader(WHERE, 1_000_000)
-    for number, arguments in enumerate(wanted):
-        cuts = data.draw(st.lists(st.integers(0, len(arguments)), max_size=6).map(sorted))
-        bounds = [0, *cuts, len(arguments)]
-        for n, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            event = fragment(*MANNERS[manner](number, n), arguments[start:stop])
-            reader.feed(f"data: {json.dumps(event)}\n\n".encode())
-    reader.feed(f"data: {json.dumps(piece('tool_calls'))}\n\n".encode())
-    found = reader.completion().tool_calls
-    assert [(call.name, call.arguments) for call in found] == [("go", each) for each in wanted]
+    for event in (*fragments, piece("tool_calls")):
+        reader.feed(f"data: {json.dumps(event)}\n\n".encode())
+    return reader.completion().tool_calls
 
 
 @given(st.lists(st.text(max_size=10), min_size=1, max_size=8))
 def test_arguments_that_are_no_json_come_as_they_are(parts):
     assume("".join(parts))
-    reader = StreamReader(WHERE, 1_000_000)
-    for n, part in enumerate(parts):
-        event = fragment(*MANNERS["OpenAI"](0, n), part)
-        reader.feed(f"data: {json.dumps(event)}\n\n".encode())
-    reader.feed(f"data: {json.dumps(piece('tool_calls'))}\n\n".encode())
-    (call,) = reader.completion().tool_calls
+    (call,) = put_together(fragment(*MANNERS["OpenAI"](0, n), part) for n, part in enumerate(parts))
     assert call.arguments == "".join(parts)

@@ -136,8 +136,8 @@ def test_an_excerpt_is_one_short_line():
 
 def test_thousands_of_calls_with_one_id_took_seconds():
     """Each looked for a free id from the first one on."""
-    given = [{"id": name, "function": {"name": "f"}} for name in ("a", None, "", *["a"] * 19_997)]
-    with_numbers = [{"id": f"a-{n}", "function": {"name": "f"}} for n in range(2, 20_000)]
+    given = [{"id": name, "function": {"name": "f"}} for name in ("a", None, "", *["a"] * 1_997)]
+    with_numbers = [{"id": f"a-{n}", "function": {"name": "f"}} for n in range(2, 2_000)]
     lines = 0
 
     def count(frame, event, arg):
@@ -151,7 +151,7 @@ def test_thousands_of_calls_with_one_id_took_seconds():
         calls = calls_of(*with_numbers, *given)
     finally:
         sys.settrace(before)
-    assert len({call.id for call in calls}) == len(calls) == 39_998
+    assert len({call.id for call in calls}) == len(calls) == 3_998
     assert lines < 100 * len(calls)
 
 

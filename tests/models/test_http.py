@@ -302,23 +302,23 @@ async def test_a_key_that_no_header_can_have_is_refused_without_showing_it(monke
         assert not value or value not in str(caught.value)
 
 
-async def test_two_hundred_cancelled_calls_close_two_hundred_requests():
+async def test_cancelled_calls_close_as_many_requests():
     endpoint = scripted(Reply("first"), Reply(hold=True))
     async with served(endpoint, connect_s=HANG_S) as model:  # however busy the machine is
         await ask(model)  # one that has never answered is given up after seconds
         async with trio.open_nursery() as nursery:
-            for number in range(200):
+            for number in range(100):
                 nursery.start_soon(lambda n: ask(model, stream=n % 2 == 0), number)
-            await until(lambda: endpoint.waiting == 200)
+            await until(lambda: endpoint.waiting == 100)
             nursery.cancel_scope.cancel()
         await until(lambda: not endpoint.waiting)
         assert all(seen.closed for seen in endpoint.asks[1:])
         # The pool is whole.
         endpoint._answer = lambda ask: Reply("fresh")
         async with trio.open_nursery() as nursery:
-            for _ in range(200):
+            for _ in range(100):
                 nursery.start_soon(ask, model)
-    assert len(endpoint.asks) == 401
+    assert len(endpoint.asks) == 201
 
 
 async def test_no_more_requests_than_allowed_are_under_way():

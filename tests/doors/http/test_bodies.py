@@ -24,10 +24,10 @@ from trio_envserve.doors.http.turns import Turns
 from trio_envserve.json_values import restored
 
 HEAVY = {
-    "objects": b'{"input": [' + b'{"a":0},' * 30_000 + b"0]}",
-    "numbers": b'{"input": [' + b"1.5e-300," * 90_000 + b"0]}",
-    "long numbers": b'{"input": [' + b",".join([b"9" * 4000] * 200) + b"]}",
-    "a long text": b'{"input": "' + b"x" * 3_000_000 + b'"}',
+    "objects": b'{"input": [' + b'{"a":0},' * 12_000 + b"0]}",
+    "numbers": b'{"input": [' + b"1.5e-300," * 25_000 + b"0]}",
+    "long numbers": b'{"input": [' + b",".join([b"9" * 4000] * 150) + b"]}",
+    "a long text": b'{"input": "' + b"x" * 600_000 + b'"}',
 }
 
 
@@ -46,22 +46,20 @@ def parsed_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("body", HEAVY.values(), ids=HEAVY)
 @pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/batches"])
-async def test_json_that_takes_long_is_not_parsed_on_the_loop(
-    path: str, body: bytes, parsed_in: list[int]
-):
+async def test_json_that_takes_long_is_not_parsed_on_the_loop(path: str, parsed_in: list[int]):
     """Long numbers took 0.15 s of one turn."""
-    if path == "/v1/batches":
-        body = b'{"inputs": [%b]}' % body
+    this = threading.main_thread().ident
     async with open_door(echo) as door, asking(door) as client:
-        answer = await client.post(path, content=body, headers=JSON)
-        assert answer.status_code == 200
-        assert len(parsed_in) == 1
-        assert parsed_in[0] != threading.main_thread().ident
+        for what, body in HEAVY.items():
+            sent = b'{"inputs": [%b]}' % body if path == "/v1/batches" else body
+            answer = await client.post(path, content=sent, headers=JSON)
+            assert answer.status_code == 200
+            assert len(parsed_in) == 1
+            assert parsed_in.pop() != this, what
         answer = await client.post("/v1/rollouts", json={"input": [{"a": 0}] * 100})
         assert answer.json()["value"] == [{"a": 0}] * 100
-        assert parsed_in[1] == threading.main_thread().ident, "a small one is parsed at once"
+        assert parsed_in == [this], "a small one is parsed at once"
 
 
 async def test_large_body_is_read_as_strictly(parsed_in: list[int]):
@@ -90,8 +88,8 @@ LARGE = {
     "items": [1.5] * 100_000,
     "an object": {str(number): [number, None] for number in range(30_000)},
     "rows": [[0.25] * 300] * 300,
-    "a text": "\u00e9" * 10_000_000,
-    "an array": numpy.zeros(2_000_000),
+    "a text": "\u00e9" * 2_000_000,
+    "an array": numpy.zeros(500_000),
 }
 
 
@@ -112,7 +110,7 @@ async def test_writing_json_kept_pythons_lock_until_all_was_written(
     value = value[:100_000] if row and isinstance(value, numpy.ndarray) else value
     answer = {"value": value}
     written = await (codec.write_row(answer) if row else codec.write(answer, bodies.JSON))
-    assert len(pauses) >= 25
+    assert len(pauses) >= 5
     read = json.loads(written)["value"]
     if isinstance(value, numpy.ndarray):
         assert read == value.tolist() if row else restored(read).tolist() == value.tolist()
@@ -125,8 +123,8 @@ async def test_writing_json_kept_pythons_lock_until_all_was_written(
 
 async def test_many_short_texts_in_cbor_were_refused_for_want_of_a_header():
     """An answer could not be sent back, and who was told to send CBOR was refused again."""
-    asked = {"input": ["word"] * 200_000}
-    async with open_door(echo) as door, asking(door) as client:
+    asked = {"input": ["word"] * 20_000}
+    async with open_door(echo, {"json_items": 10_000}) as door, asking(door) as client:
         answer = await client.post("/v1/rollouts", content=json.dumps(asked), headers=JSON)
         assert answer.json()["detail"].endswith("send CBOR")
         for body in (cbor2.dumps(asked), values.encode(asked)):

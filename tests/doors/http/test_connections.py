@@ -398,13 +398,13 @@ def test_flood_is_no_flood_of_lines(caplog: pytest.LogCaptureFixture):
 
 async def test_answers_that_nobody_reads_do_not_take_more_than_their_bound():
     """40 answers of 3 MB that nobody read took 280 MB, and each further one as much."""
-    size = 20_000_000  # far more than the kernel takes for a peer
+    size = 15_000_000  # more than the kernel takes for a peer
 
     async def much(rollout: Any) -> Any:
         return "x" * rollout.input
 
-    async with open_door(much, {"answers_bytes": 50_000_000}) as door, AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(raw(door)) for _ in range(6)]
+    async with open_door(much, {"answers_bytes": 18_000_000}) as door, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(raw(door)) for _ in range(4)]
         taken = []
         for peer in peers:
             await peer.post({"input": size}, "Connection: close")
@@ -415,4 +415,4 @@ async def test_answers_that_nobody_reads_do_not_take_more_than_their_bound():
         for number, peer in enumerate(peers):
             taken[number] += len(await peer.rest())
     assert taken[0] < size < taken[-1]
-    assert sum(each > size for each in taken) <= 5
+    assert sum(each > size for each in taken) <= 3

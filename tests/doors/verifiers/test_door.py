@@ -89,11 +89,11 @@ async def test_deltas_that_are_not_the_outcomes_or_came_before_are_taken_back(sa
 
 async def test_many_runs_each_get_their_own_reply():
     async with open_door(answer) as door, asking(door) as peer:
-        payloads = {b"run-%d" % i: bytes(range(256)) * i for i in range(300)}
+        payloads = {b"run-%d" % i: bytes(range(256)) * i for i in range(0, 300, 5)}
         for name, payload in payloads.items():
             peer.run(name, payload)
         replies: dict[bytes, bytes] = {}
-        while len(replies) < 300:
+        while len(replies) < len(payloads):
             name, kind, body = await peer.hear()
             if kind == b"reply":
                 replies[name] = body
