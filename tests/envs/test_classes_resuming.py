@@ -15,7 +15,6 @@ from trio_envserve import ConfigError, EncodingError
 from trio_envserve.envs import load
 from trio_envserve.envs.late import Late
 from trio_envserve.models.interface import Completion, ContextFull
-from trio_envserve.models.saved_tokens import completions_of, plain_tokens
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.runners import ExecutionContext
 
@@ -280,18 +279,6 @@ def test_class_that_says_resumable_and_is_not_is_refused_by_name(members: Any, t
     reset = {"reset": lambda self: "?"}
     with pytest.raises(ConfigError, match=re.escape(told)):
         load(type("Asks", (), {"resumable": True, **reset, **members}))
-
-
-# -- the tokens of answers -----------------------------------------------------------
-
-
-def test_tokens_that_a_prompt_repeats_are_kept_once():
-    first = Completion("", prompt_ids=ids(1, 2), response_ids=ids(3))
-    second = Completion("", prompt_ids=ids(1, 2, 3, 4), response_ids=ids(5))
-    plain = plain_tokens([first, second])
-    assert [(each["shared"], len(each["prompt_ids"])) for each in plain] == [(0, 8), (3, 4)]
-    back = completions_of(plain)
-    assert [list(each.prompt_ids or ()) for each in back] == [[1, 2], [1, 2, 3, 4]]
 
 
 async def test_class_that_saves_beside_its_loop_is_told_what_to_do():

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import values
 from trio_envserve.models.interface import BrokenNumbers, Completion
-from trio_envserve.models.saved_tokens import completions_of, plain_tokens
-from trio_envserve.models.tokens import TokenRecord, segments, token_records
+from trio_envserve.models.tokens import SegmentBuilder, TokenRecord, segments, token_records
 
 
 def ids(*numbers):
@@ -27,10 +26,18 @@ def turn(prompt, response, logprobs: list[float] | None = None, version=None, **
 
 
 def records_of(turns: list[Completion], reward: float | None = None) -> list[TokenRecord]:
-    """The records of turns, which are the same if the turns were saved and read again."""
-    records = token_records(turns, reward)
-    assert token_records(completions_of(plain_tokens(turns)), reward) == records
+    """The records of turns, which are the same if they were saved and read after each."""
+    records, saved = token_records(turns, reward), SegmentBuilder()
+    for each in turns:
+        saved = saved_and_read(saved)
+        saved.add(each)
+    assert saved_and_read(saved).result(reward) == {"segments": records}
     return records
+
+
+def saved_and_read(made: SegmentBuilder) -> SegmentBuilder:
+    read: Any = values.decode(values.encode(made.plain()))
+    return SegmentBuilder(read)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +71,17 @@ def test_a_result_has_segments_only_if_every_turn_has_ids():
     turns = [turn([1], [2]), turn([1, 2, 3], [4])]
     assert segments(turns, 0.5) == {"segments": token_records(turns, 0.5)}
     turns.append(Completion("text"))
-    assert segments(turns) == segments(completions_of(plain_tokens(turns))) == segments([]) == {}
+    assert segments(turns) == segments([*turns, *turns[:1]]) == segments([]) == {}
+    made = SegmentBuilder()
+    made.add(turns[-1])
+    assert saved_and_read(made).result(0.5) == {}
+
+
+def test_tokens_that_a_prompt_repeats_are_saved_once():
+    made = SegmentBuilder()
+    for each in (turn([1, 2], [3]), turn([1, 2, 3, 4], [5])):
+        made.add(each)
+    assert [each["ids"] for each in made.plain() or ()] == [ids(1, 2, 3, 4, 5)]
 
 
 @pytest.mark.parametrize("logprobs", [[], [-1.0]])

@@ -23,8 +23,7 @@ from typing import Any, Literal, cast, final
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Completion, ContextFull, ToolCall
-from ..models.saved_tokens import completions_of, plain_tokens
-from ..models.tokens import segments
+from ..models.tokens import SegmentBuilder
 from ..near import did_you_mean
 from ..options import option, options_of
 from ..sandboxes.sandbox import Sandbox
@@ -161,7 +160,7 @@ class ToolLoop:
         self._messages: list[Any] = []
         self._prompt: list[Any] = []
         """The messages before the first answer."""
-        self._completions: list[Completion] = []
+        self._segments = SegmentBuilder()
         self._turns = self._calls = self._errors = 0
         self._in_doubt: list[int] = []
         """Turns that an earlier execution may have begun, and that were done again."""
@@ -196,7 +195,7 @@ class ToolLoop:
             reward = await self._reward()
         else:
             reward = self._unfinished(stop)
-        tokens = segments(self._completions, reward.get("reward"))
+        tokens = self._segments.result(reward.get("reward"))
         more = await self._own("rollout_state")
         return {
             **reward,
@@ -221,7 +220,7 @@ class ToolLoop:
         state = {
             "prompt": self._prompt,
             "messages": encodable(self._messages[len(self._prompt) :]),
-            "tokens": plain_tokens(self._completions),
+            "tokens": self._segments.plain(),
             "turns": self._turns,
             "calls": self._calls,
             "errors": self._errors,
@@ -235,7 +234,7 @@ class ToolLoop:
         await self._value(functools.partial(self._made.restore, state["snapshot"]))
         self._prompt = state["prompt"]
         self._messages = [*state["prompt"], *state["messages"]]
-        self._completions = completions_of(state["tokens"])
+        self._segments = SegmentBuilder(state["tokens"])
         self._turns, self._calls, self._errors = state["turns"], state["calls"], state["errors"]
         self._in_doubt = [*state["in_doubt"], self._turns + 1]
 
@@ -259,7 +258,7 @@ class ToolLoop:
             except TookTooLong:
                 return "deadline"
             self._turns += 1
-            self._completions.append(completion)
+            self._segments.add(completion)
             calls = completion.tool_calls
             if self._schemas:
                 calls = calls_of(completion, self._turns)

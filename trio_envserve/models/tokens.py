@@ -11,6 +11,9 @@ together, so the turn begins a new record, a *segment*, which says why.
 
 Nothing is tokenized here, and nothing is guessed: without ids from the endpoint there is
 no record.  No number of a record is NaN or infinite.
+
+A rollout that saves its state keeps its segments in it as plain data, in which each token
+stands once, however often a prompt has repeated it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from .interface import BrokenNumbers, Completion, Logprobs, TokenIds
 
@@ -66,9 +69,7 @@ def token_records(
     the endpoint.  Raises :class:`.BrokenNumbers` for log-probabilities that are not finite; a
     reward that is not is none.
     """
-    if reward is not None and not math.isfinite(reward):
-        reward = None
-    segments: list[_Segment] = []
+    made = SegmentBuilder()
     for turn, completion in enumerate(completions):
         if completion.prompt_ids is None or completion.response_ids is None:
             raise ValueError(
@@ -76,71 +77,126 @@ def token_records(
                 "return_token_ids, SGLang for return_input_ids_in_sglext and "
                 "return_output_ids_in_sglext)"
             )
-        begins = segments[-1].differs(completion.prompt_ids) if segments else ""
-        if begins or not segments:
-            segments.append(_Segment(turn, completion.prompt_ids, begins))
-        segments[-1].add(completion, completion.prompt_ids, completion.response_ids)
-    return [segment.record(reward) for segment in segments]
+        made.add(completion)
+    return made.result(reward).get("segments", [])
 
 
 def segments(
-    completions: Sequence[Completion], reward: float | None = None
+    completions: Iterable[Completion], reward: float | None = None
 ) -> dict[str, list[TokenRecord]]:
     """:func:`token_records` as the field ``segments`` of a result; no field, if the endpoint
     did not give the ids of every turn."""
-    if not completions or any(c.prompt_ids is None or c.response_ids is None for c in completions):
-        return {}
-    return {"segments": token_records(completions, reward)}
+    made = SegmentBuilder()
+    for completion in completions:
+        made.add(completion)
+    return made.result(reward)
 
 
+@final
+class SegmentBuilder:
+    """Makes the segments of a rollout as its answers come.
+
+    Args:
+        saved: What an earlier execution has saved (:meth:`plain`).
+    """
+
+    def __init__(self, saved: Sequence[Mapping[str, Any]] | None = ()) -> None:
+        self._segments = None if saved is None else [_Segment.of_plain(each) for each in saved]
+        """None once a turn had no ids."""
+
+    def add(self, completion: Completion) -> None:
+        """Add an answer.  Raises :class:`.BrokenNumbers`."""
+        found = self._segments
+        prompt_ids, response_ids = completion.prompt_ids, completion.response_ids
+        if found is None or prompt_ids is None or response_ids is None:
+            self._segments = None
+            return
+        begins = found[-1].differs(prompt_ids) if found else ""
+        if begins or not found:
+            turn = found[-1].next_turn if found else 0
+            ids = array.array("i", prompt_ids)
+            found.append(_Segment(turn, begins, len(ids), ids))
+        found[-1].add(completion, prompt_ids, response_ids)
+
+    def plain(self) -> list[dict[str, Any]] | None:
+        """The segments so far as encodable data, for a later execution."""
+        return None if self._segments is None else [each.plain() for each in self._segments]
+
+    def result(self, reward: float | None) -> dict[str, list[TokenRecord]]:
+        """The field ``segments`` of a result with this reward; a reward that is not finite is
+        none."""
+        if reward is not None and not math.isfinite(reward):
+            reward = None
+        made = [segment.record(reward) for segment in self._segments or ()]
+        return {"segments": made} if made else {}
+
+
+@dataclasses.dataclass(slots=True)
 class _Segment:
     """A segment while turns are added to it."""
 
-    def __init__(self, turn: int, prompt_ids: TokenIds, begins: str) -> None:
-        self._first_turn = turn
-        self._begins = begins
-        self._prompt_size = len(prompt_ids)
-        self._ids = array.array("i", prompt_ids)
-        """Prompt and response."""
-        self._mask = array.array("B")
-        self._logprobs: Logprobs | None = array.array("f")
-        self._versions: list[str | None] = []
-        self._spans: list[tuple[int, int, str]] = []
-        self._per_token: dict[str, list[Any]] = {}
+    first_turn: int
+    begins: str
+    prompt_size: int
+    ids: TokenIds
+    """Prompt and response."""
+    mask: array.array[int] = dataclasses.field(default_factory=lambda: array.array("B"))
+    logprobs: Logprobs | None = dataclasses.field(default_factory=lambda: array.array("f"))
+    versions: list[str | None] = dataclasses.field(default_factory=list)
+    spans: list[tuple[int, int, str]] = dataclasses.field(default_factory=list)
+    per_token: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> _Segment:
+        """The segment of plain data, whose arrays may be of another library."""
+        arrays = {
+            name: array.array(code, plain[name].tolist())
+            for name, code in (("ids", "i"), ("mask", "B"), ("logprobs", "f"))
+            if plain[name] is not None
+        }
+        spans = [(first, end, version) for first, end, version in plain["spans"]]
+        return cls(**{**plain, **arrays, "spans": spans})
+
+    @property
+    def next_turn(self) -> int:
+        return self.first_turn + len(self.versions)
 
     def differs(self, prompt_ids: TokenIds) -> str:
         """The reason for which a turn with this prompt cannot continue the segment; empty if it
         can."""
-        size = len(self._ids)
-        if prompt_ids[:size] == self._ids:
+        size = len(self.ids)
+        if prompt_ids[:size] == self.ids:
             return ""
-        pairs = zip(self._ids, prompt_ids, strict=False)
+        pairs = zip(self.ids, prompt_ids, strict=False)
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
         return (
-            f"the prompt of turn {self._first_turn + len(self._versions)} differs from the {size} "
+            f"the prompt of turn {self.next_turn} differs from the {size} "
             f"tokens before it at token {sum(1 for _ in same)}"
         )
 
     def add(self, completion: Completion, prompt_ids: TokenIds, response_ids: TokenIds) -> None:
-        between = prompt_ids[len(self._ids) :]
+        between = prompt_ids[len(self.ids) :]
         self._add_per_token(completion, len(between), len(response_ids))
-        self._ids += between
-        self._ids += response_ids
-        self._mask.frombytes(bytes(len(between)) + b"\1" * len(response_ids))
+        self.ids += between
+        self.ids += response_ids
+        self.mask.frombytes(bytes(len(between)) + b"\1" * len(response_ids))
         self._add_spans(completion, len(response_ids))
         logprobs = completion.logprobs
         if logprobs is not None and not all(map(math.isfinite, logprobs)):
             raise BrokenNumbers("the model gave log-probabilities that are not finite")
-        if self._logprobs is not None and logprobs is not None:
-            self._logprobs.frombytes(bytes(self._logprobs.itemsize * len(between)))
-            self._logprobs += logprobs
+        if self.logprobs is not None and logprobs is not None:
+            self.logprobs.frombytes(bytes(self.logprobs.itemsize * len(between)))
+            self.logprobs += logprobs
         else:
-            self._logprobs = None
-        self._versions.append(completion.weight_version)
+            self.logprobs = None
+        self.versions.append(completion.weight_version)
 
     def _add_spans(self, completion: Completion, sampled: int) -> None:
         """The versions of the last ``sampled`` tokens."""
-        end = len(self._mask)
+        end = len(self.mask)
         first = end - sampled
         starts = completion.version_starts
         if not starts and completion.weight_version is not None:
@@ -148,31 +204,31 @@ class _Segment:
         ends = [first + start for start, _ in starts[1:]] + [end]
         for (start, version), stop in zip(starts, ends, strict=False):
             if first + start < stop:
-                self._spans.append((first + start, stop, version))
+                self.spans.append((first + start, stop, version))
 
     def _add_per_token(self, completion: Completion, between: int, sampled: int) -> None:
-        before = len(self._mask)
+        before = len(self.mask)
         for name in completion.per_token:
-            self._per_token.setdefault(name, [None] * before)
-        for name, items in self._per_token.items():
+            self.per_token.setdefault(name, [None] * before)
+        for name, items in self.per_token.items():
             items += [None] * between
             items += completion.per_token.get(name, [None] * sampled)
 
     def record(self, reward: float | None) -> TokenRecord:
-        response_ids = self._ids[self._prompt_size :]
-        if self._logprobs is not None and len(self._logprobs) != len(response_ids):
+        response_ids = self.ids[self.prompt_size :]
+        if self.logprobs is not None and len(self.logprobs) != len(response_ids):
             raise ValueError(
-                f"{len(response_ids)} tokens have {len(self._logprobs)} log-probabilities"
+                f"{len(response_ids)} tokens have {len(self.logprobs)} log-probabilities"
             )
         return TokenRecord(
-            prompt_ids=self._ids[: self._prompt_size],
+            prompt_ids=self.ids[: self.prompt_size],
             response_ids=response_ids,
-            response_mask=self._mask,
-            logprobs=self._logprobs,
+            response_mask=self.mask,
+            logprobs=self.logprobs,
             reward=reward,
-            turns=(self._first_turn, self._first_turn + len(self._versions)),
-            weight_versions=tuple(self._versions),
-            begins=self._begins,
-            version_spans=tuple(self._spans),
-            per_token=self._per_token,
+            turns=(self.first_turn, self.next_turn),
+            weight_versions=tuple(self.versions),
+            begins=self.begins,
+            version_spans=tuple(self.spans),
+            per_token=self.per_token,
         )
