@@ -55,13 +55,6 @@ def test_a_prompt_that_does_not_extend_the_tokens_before_begins_a_segment_and_sa
     assert first.reward == second.reward == 0.5
 
 
-def test_one_turn_without_log_probabilities_leaves_none_to_its_segment():
-    turns = [turn([1], [2], [-1.0]), turn([1, 2], [3]), turn([7], [8], [-3.0])]
-    first, second = records_of(turns)
-    assert first.logprobs is None
-    assert second.logprobs == array.array("f", [-3.0])
-
-
 def test_without_ids_from_the_endpoint_there_is_no_record():
     with pytest.raises(ValueError, match="turn 1 has no token ids"):
         token_records([turn([1], [2]), Completion("text")])

@@ -100,10 +100,6 @@ def test_slime_sample_has_what_slime_requires(case: str):
         assert (sample["status"] == "failed") == (not read.counts)
 
 
-def test_slime_says_of_a_cut_rollout_that_it_is_truncated():
-    assert [each["status"] for each in forms.slime_samples(rollout("cut"), 1)] == ["truncated"]
-
-
 @pytest.mark.parametrize("logprobs", [True, False])
 def test_skyrl_output_has_what_skyrl_requires(logprobs: bool):
     groups = {

@@ -222,9 +222,3 @@ def test_samples_of_a_trainer_without_numpy_were_masked_as_if_they_had_no_tokens
     assert sampled_rollout(Outcome(value=value)).samples == (
         sampled_rollout(Outcome(value=decode(body))).samples
     )
-
-
-def test_stop_is_the_result_s_word():
-    assert sampled_rollout(made.answered()).stop == "answer"
-    assert sampled_rollout(made.answered(stop=3)).stop == ""
-    assert sampled_rollout(made.failed()).stop == ""

@@ -98,6 +98,15 @@ class Peer:
             found.append((kind, body))
         return found
 
+    async def ends(self, count: int) -> dict[bytes, list[tuple[bytes, bytes]]]:
+        """What comes by name, until so many runs, or cancels, have their replies."""
+        found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        while count:
+            name, kind, body = await self.hear()
+            found.setdefault(name, []).append((kind, body))
+            count -= kind == b"reply"
+        return found
+
     def check_silent(self) -> None:
         """Nothing has come."""
         assert not self.socket.poll(0)

@@ -29,6 +29,7 @@ from trio_envserve.doors.opening import CLIENT_LIMITS
 from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.doors.verifiers.door import TURN_BYTES, Door
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.testing.proxy import open_fault_proxy
 
 DISCARD = (b"delta", msgpack.packb({"trace": "t", "discard": True}))
 WHOLE = [(b"delta", each) for each in DELTAS] + [(b"reply", REPLY)]
@@ -92,12 +93,10 @@ async def test_many_runs_each_get_their_own_reply():
         payloads = {b"run-%d" % i: bytes(range(256)) * i for i in range(0, 300, 5)}
         for name, payload in payloads.items():
             peer.run(name, payload)
-        replies: dict[bytes, bytes] = {}
-        while len(replies) < len(payloads):
-            name, kind, body = await peer.hear()
-            if kind == b"reply":
-                replies[name] = body
-        assert replies == {name: REPLY + payload for name, payload in payloads.items()}
+        found = await peer.ends(len(payloads))
+        assert {name: said[-1] for name, said in found.items()} == {
+            name: (b"reply", REPLY + payload) for name, payload in payloads.items()
+        }
 
 
 async def test_a_probe_is_not_answered_before_something_can_run():
@@ -188,6 +187,23 @@ async def test_a_client_that_comes_back_gets_what_it_waited_for(scheme: str, fol
         async with asking(door) as third:  # nothing is consumed by an offer
             assert await third.outcome(b"a") == [DISCARD, *WHOLE]
         assert len(held.inputs) == 1
+
+
+async def test_all_connections_are_cut_and_every_run_ends():
+    held, names = Held(DELTAS[0]), [b"run-%02d" % number for number in range(20)]
+    async with (
+        open_door(held) as door, open_fault_proxy(door.address) as proxy,
+        asking(proxy.address) as peer,
+    ):  # fmt: skip
+        for name in names:
+            peer.run(name, name)
+        heard = [await peer.hear() for _ in names]
+        assert sorted(heard) == [[name, b"delta", DELTAS[0]] for name in names]
+        assert proxy.cut_all() == 1
+        held.go.set()
+        found = await peer.ends(len(names))
+    assert found == {name: [DISCARD, *WHOLE[:-1], (b"reply", REPLY + name)] for name in names}
+    assert len(held.inputs) == len(names)
 
 
 @pytest.mark.parametrize("redeliver", [None, True])
@@ -387,10 +403,13 @@ async def test_server_keeps_nothing_of_runs_that_have_ended_or_were_cancelled():
             asking(opened) as peer,
         ):
             await opened.wait_ready()
-            for name, run in ((b"a", b""), (b"b", ENDLESS)):
-                peer.run(name, run)
-                peer.cancel(name)
-                for _ in range(2):
-                    await peer.hear()
+            peer.run(b"ended")
+            await peer.ends(1)
+            for number in range(20):
+                peer.run(b"%d" % number, ENDLESS)
+            cancels = {peer.cancel(b"%d" % number) for number in range(20)}
+            for name, [(_, reply)] in (await peer.ends(40)).items():
+                told = msgpack.unpackb(reply)
+                assert told["cancelled"] if name in cancels else "cancelled" in told["error"]
             while (stats := server.stats()).kept or stats.running or stats.keys:
                 await trio.sleep(0.01)
