@@ -97,6 +97,7 @@ def test_environment_is_asked_with_the_row_and_the_sampling_parameters(address: 
         ),
         ({"trio_envserve_address": ""}, "TRIO_ENVSERVE_ADDRESS"),
         ({"trio_envserve_address": 5}, "address must be text, not 5"),
+        ({"trio_envserve_grace_s": 5}, "give timeout_s or execution_s"),
         ({"trio_envserve_input": "metadata.row"}, "the data set's row has no 'row'"),
     ],
 )

@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack
 from typing import Any, final
 
 from ..client.aio import AsyncioClient, open_client_asyncio
+from ..client.options import checked
 from ..core.errors import ConfigError, DidNotRun
 from ..net.keypairs import ClientCurve
 from .samples import NO_LOGPROBS, NO_TOKENS, SampledRollout, sampled_rollout
@@ -63,6 +64,13 @@ TOKENS_AND_LOGPROBS: Mapping[str, Mapping[str, Any]] = {
 """Fields of a chat completion by which engines give tokens and log-probabilities."""
 
 
+OPTIONS = (
+    "timeout_s", "execution_s", "grace_s", "working_s", "max_retries", "rerun", "max_executions",
+    "roles",
+)  # fmt: skip
+"""The options of a call (:class:`~trio_envserve.CallOptions`) that are settings, too."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallSettings:
     """The settings of a trainer's calls.  Raises ConfigError for wrong ones."""
@@ -77,19 +85,8 @@ class CallSettings:
     """Fields of every chat completion, beside the trainer's sampling parameters."""
     logprobs: bool = True
     """Whether samples need log-probabilities."""
-    timeout_s: float | None = None
-    """Longest time that a rollout may take, its waiting included, in seconds; None: without
-    limit."""
-    execution_s: float | None = None
-    """Longest time that one execution may last, in seconds; None: as long as the server allows."""
-    grace_s: float | None = None
-    """Time after these limits in which a late rollout may still give what it has, in seconds."""
-    working_s: float | None = None
-    """Longest time of one execution in seconds, less its waiting for the model's endpoint."""
-    max_retries: int = 0
-    """Number of repetitions of a failed rollout inside its one execution."""
-    rerun: bool | None = None
-    """Consent to a further execution after a worker's proven death."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Further options of every call: those of :data:`OPTIONS`."""
     input: str = ""
     """The column of the data set that is the rollout's input, as :func:`input_of` says."""
     curve: str = ""
@@ -98,14 +95,18 @@ class CallSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise ConfigError(f"address must be text, not {self.address!r}")
+        checked(None, **self.options)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], *, where: str) -> CallSettings:
         """The settings of a trainer's configuration; ``where`` names it in errors."""
-        known = [field.name for field in dataclasses.fields(cls)]
+        own = [field.name for field in dataclasses.fields(cls) if field.name != "options"]
+        known = [*own, *OPTIONS]
         if unknown := sorted(set(settings) - set(known)):
             raise ConfigError(f"{where}: unknown settings {unknown}; known are {known}")
-        return cls(**{name: plain(value) for name, value in settings.items()})
+        given = {name: plain(value) for name, value in settings.items()}
+        options = {name: given.pop(name) for name in OPTIONS if name in given}
+        return cls(**given, options=options)
 
     def at_engine(self, kind: str, url: str, name: str, **fields: Any) -> CallSettings:
         """The settings by which turns go to the trainer's own engine, unless another endpoint is
@@ -195,12 +196,7 @@ async def ask_rollout(
         model=settings.model or "policy",
         model_name=settings.model_name,
         sampling_args={**sampling_args(sampling_params or {}), **settings.sampling},
-        max_retries=settings.max_retries,
-        rerun=settings.rerun,
-        timeout_s=settings.timeout_s,
-        execution_s=settings.execution_s,
-        grace_s=settings.grace_s,
-        working_s=settings.working_s,
+        **settings.options,
     )
     read = sampled_rollout(outcome, group=group, rollout=rollout, logprobs=settings.logprobs)
     if not read.masked:
