@@ -22,9 +22,9 @@ class Bound:
         self.most = most
         self._share = share
         self.taken = 0
-        """By all together."""
+        """The part that is taken by all together."""
         self._by: dict[str, int] = {}
-        """By name; a name that has nothing has no entry."""
+        """The part that each name has taken; a name that has nothing has no entry."""
         self._waiting: dict[str, OrderedDict[trio.Event, int]] = {}
         """The tasks that wait, by name, and how much each is to have."""
 

@@ -61,7 +61,7 @@ async def open_door_client(
 
 
 def keys_of(server: Server | str, given: ClientCurve | None) -> ClientCurve | None:
-    """Those of a server of this process, or those that were given for an address.  Raises
+    """The keys of a server of this process, or those that were given for an address.  Raises
     ConfigError for both."""
     if isinstance(server, str):
         return given

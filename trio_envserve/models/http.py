@@ -145,7 +145,8 @@ class HttpModel(RolloutModel):
     async def complete_for(
         self, asker: AskingRollout | None, messages: Messages, **how: Unpack[Asking]
     ) -> Completion:
-        """The same for one attempt of a rollout: with its headers, its address, its note."""
+        """The endpoint's answer for one attempt of a rollout: with its headers, its address, its
+        note."""
         request = chat.request_body(self._endpoint, messages, how["name"], how["sampling_args"])
         if not self._pool:
             await self._open()

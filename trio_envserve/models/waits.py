@@ -1,4 +1,4 @@
-"""How long a rollout waits: as its note says, and as its usage counts the waits for an endpoint."""
+"""The waits of a rollout: as its note says, and as its usage counts those for an endpoint."""
 
 from __future__ import annotations
 

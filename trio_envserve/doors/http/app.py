@@ -96,7 +96,7 @@ class HttpApp:
         self._asks_ready = trio.Lock()
         self._write_metrics = _writer()
         self._answers: Counter[int] = Counter()
-        """By status."""
+        """Number of answers, by status."""
         self.connections = Connections(self, limits, turns)
         self.live = live = Live(client, limits, turns, tokens=guard.wants_tokens)
         behind.start_soon(turns.run)

@@ -59,7 +59,7 @@ _SMALL: Final = 16 * KIB
 """A body whose value nobody need wait with."""
 
 _ELEMENT_BYTES: Final = 4
-"""Of an array that is written as a list."""
+"""Bytes of an array that cost as much as an item when it is written as a list."""
 
 
 def body_type(headers: Headers) -> str:
@@ -170,7 +170,7 @@ class Codec:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
 
     async def _at_once(self, do: Callable[..., T], value: Any, **how: Any) -> T:
-        """What reads or writes CBOR, in a thread if it takes long."""
+        """Read or write CBOR, in a thread if that takes long."""
         try:
             return do(value, at_once=True, **how)
         except values.TooMuchWork:
@@ -240,7 +240,7 @@ def _json_value(body: bytes, pause: Pause | None) -> Any:
 
 
 def _plain_value(body: bytes, pause: Pause | None) -> Any:
-    """The same, in which no object means anything else."""
+    """The value of JSON in which no object means anything else.  Malformed if it is none."""
     whole, finite, once = (
         (None, _finite, _once)
         if pause is None

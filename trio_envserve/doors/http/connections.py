@@ -122,11 +122,11 @@ class Unread:
         self._cut_off = 0
         self._to_complain = 1
         self.bytes = 0
-        """Of all."""
+        """Bytes of all answers under way."""
 
     def add(self, caller: Caller, size: int) -> None:
-        """So many bytes are to be written.  Cuts off whom the bound asks for, if need be this
-        caller."""
+        """Count bytes that are to be written.  Cuts off those callers that the bound asks for, if
+        need be this one."""
         self._of[caller] = self._of.get(caller, 0) + size
         self.bytes += size
         while self.bytes > self._most_bytes and len(self._of) > 1:
@@ -136,7 +136,7 @@ class Unread:
             slowest.cut_off()
 
     def took(self, caller: Caller, size: int) -> None:
-        """A caller has taken so many of them."""
+        """Count bytes that a caller has taken."""
         left = self._of.pop(caller, 0)
         self.bytes -= min(left, size)
         if left > size:
@@ -169,26 +169,26 @@ class Exchange:
         self.method = request.method.decode("ascii")
         path, _, self.query = request.target.partition(b"?")
         self.path = path.decode("ascii")
-        """As it was sent, percent-encoded, without its query."""
+        """The path as it was sent, percent-encoded, without its query."""
         self.headers: Headers = _by_name(request.headers)
         self.header_bytes = len(request.target) + sum(
             len(name) + len(value) + _BETWEEN for name, value in request.headers
         )
         self.parameters: Mapping[str, Any] = {}
-        """Of its query, once that was looked at."""
+        """The parameters of its query, once that was looked at."""
         self.traceparent = _traceparent(self.headers)
         """The span of who asks, if that is known."""
         self.of_key = False
-        """It names a key."""
+        """Whether it names a key."""
         self.of_row = False
-        """It is a row, which is its own key."""
+        """Whether it is a row, which is its own key."""
         self.media = ""
         """The type of its body, once that was looked at."""
         self.status = 0
-        """Of its answer, once that has begun."""
+        """The status of its answer; 0 until that has begun."""
         self.delivered = False
-        """The answer was written to the end, to a peer that was there.  Whether that peer, or
-        who is behind it, has got it, nobody can know."""
+        """Whether the answer was written to the end, to a peer that was there.  Whether that peer,
+        or who is behind it, has got it, nobody can know."""
         self._told_bytes = int(self.headers.get(b"content-length", (b"0",))[0])
         """The length of its body, if it says that: h11 sees to its form."""
         self._body_read = not (self._told_bytes or b"transfer-encoding" in self.headers)
@@ -336,7 +336,7 @@ class HttpConnection:
         self._idle = trio.CancelScope()
         """Ends when no further request is waited for."""
         self._peer_gone = False
-        """It has said its end, was reset, or was cut off."""
+        """Whether the peer has said its end, was reset, or was cut off."""
 
     async def run(self) -> None:
         """Serve the peer until it has gone, or is to go."""
@@ -475,7 +475,7 @@ class Connections:
         self.closing = False
         """Whether no further request is answered."""
         self.idle: dict[HttpConnection, None] = {}
-        """Those without a request; the one that is idle longest comes first."""
+        """Connections without a request; the one that is idle longest comes first."""
         self._open = 0
         self._changed = trio.lowlevel.ParkingLot()
 

@@ -33,7 +33,7 @@ _TOKEN_FILE_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 Headers = Mapping[bytes, Sequence[bytes]]
-"""By name in lower case."""
+"""The fields of a head, by name in lower case."""
 
 
 def read_tokens(path: str | os.PathLike[str]) -> list[bytes]:
@@ -80,7 +80,7 @@ class Guard:
 
     def __init__(self, place: Address, hosts: frozenset[str], tokens: Sequence[bytes]) -> None:
         self._anywhere = place.host == ANY or _is(place.host, "is_unspecified")
-        """It is bound to every interface, so any address may be its own."""
+        """Whether it is bound to every interface, so that any address may be its own."""
         own = {_plain(place.host)}
         if self._anywhere or is_loopback(str(place)):
             own |= {"localhost", "127.0.0.1", "::1"}

@@ -60,7 +60,7 @@ class Named(NamedTuple):
 
 
 def body_digest(body: bytes, media: str) -> bytes:
-    """The same for the same request, sent again."""
+    """A digest that a request has again when it is sent again."""
     return hashlib.blake2b(media.encode() + b"\n" + body, digest_size=32).digest()
 
 

@@ -53,19 +53,19 @@ HEADERS: Final = (
 
 EVERY_S: Final = 1.0
 VIEW_BYTES: Final = 60 * 1024
-"""With what frames it an event has at most 64 kB."""
+"""Most bytes of a view; with its frame an event has at most 64 kB."""
 SLOW_ROWS: Final = 20
 LINES: Final = 3
-"""Of so many of the slowest their workers are asked where the code stands."""
+"""Number of the slowest rollouts whose workers are asked where the code stands."""
 LINE_S: Final = 0.5
 NO_LINES: Final[Mapping[int, str]] = {}
 ROWS_MOST: Final = 256
-"""Of a table of records."""
+"""Most rows of a table of records."""
 TABLES: Final = (*RECORDS, DEATHS)
 LATENCY_VIEWS: Final = 30
 """Number of views over which the percentiles of the chart are."""
 TEXT_CHARACTERS: Final = 400
-"""Of a note's value, a reason or a stack."""
+"""Most characters of a note's value, a reason or a stack."""
 
 
 @final
@@ -82,7 +82,7 @@ class Live:
         self._lines: Mapping[int, str] = {}
         self._latency = Latency()
         self._number = 0
-        """Of the view."""
+        """The number of the newest view."""
         self._wanted = trio.Event()
         """Set while there are viewers."""
         self._changed = trio.lowlevel.ParkingLot()

@@ -29,7 +29,7 @@ from ...core.status import (
 
 PREFIX: Final = "trio_envserve_"
 HOSTS_MOST: Final = 256
-"""Of so many hosts the numbers are told."""
+"""Number of hosts whose numbers are told."""
 PERMITS_MOST: Final = 32
 """Number of names of permits of which the numbers are told."""
 SLOTS_MOST: Final = 4096
@@ -49,9 +49,9 @@ class DoorCounts:
         "http_answers_bytes", "Answers that callers have not taken yet.", bounded=True
     )
     bounds: Mapping[str, float]
-    """Of these, by the name: the limits of the door."""
+    """The limits of the door, by name."""
     answers: Mapping[int, int]
-    """By status."""
+    """Number of answers, by status."""
 
 
 class ScrapedValues(NamedTuple):
@@ -70,7 +70,7 @@ class Metric(NamedTuple):
     """One metric."""
 
     name: str
-    """Without the prefix, and without ``_total`` of a counter."""
+    """Name without the prefix, and without ``_total`` of a counter."""
     kind: Literal["gauge", "counter", "histogram"]
     meaning: str
     read: Callable[[ScrapedValues], Samples]
@@ -78,16 +78,16 @@ class Metric(NamedTuple):
     bound: str = ""
     """The metric that this one does not pass."""
     durations: str = ""
-    """Of a histogram: the field of the statistics."""
+    """The field of the statistics that a histogram shows."""
 
     @property
     def full_name(self) -> str:
-        """As a query has it."""
+        """Name as a query has it."""
         return f"{PREFIX}{self.name}" + ("_total" if self.kind == "counter" else "")
 
     @property
     def unit(self) -> str:
-        """Of its values; empty where things are counted."""
+        """Unit of its values; empty where things are counted."""
         return next((unit for unit in ("seconds", "bytes") if f"_{unit}" in self.name), "")
 
 

@@ -38,7 +38,7 @@ class HttpDoor(OpenDoor):
 
     @property
     def connections(self) -> int:
-        """How many peers are connected."""
+        """Number of peers that are connected."""
         return len(self._connections)
 
 

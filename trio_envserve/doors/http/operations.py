@@ -46,9 +46,9 @@ class Operation(NamedTuple):
 
     summary: str
     answers: Mapping[str, Schema]
-    """By media type."""
+    """The forms of its answer, by media type."""
     fields: Mapping[str, BodyField] | None = None
-    """Of the body; None: it has none."""
+    """Fields of its body; None: it has none."""
     parameters: tuple[Parameter, ...] = ()
     pending: bool = False
     """Whether 202 may be the answer."""
@@ -327,7 +327,7 @@ _TYPES: Final[Mapping[Any, Any]] = {
     "int": "integer", "float": "number", "str": "string", "str | None": ["string", "null"],
     "int | None": ["integer", "null"], "Mapping[str, Plain]": "object", "Note": "object",
 }  # fmt: skip
-"""Of annotations of a record's fields, as they are written."""
+"""JSON's types of the annotations of a record's fields, as they are written."""
 _ROLLOUT: Final = _object(
     **{each.name: {"type": _TYPES[each.type]} for each in dataclasses.fields(RunningRollout)}
 )

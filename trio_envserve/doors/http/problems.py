@@ -128,7 +128,8 @@ def _kind(ending: Ending) -> ProblemKind:
 
 
 KINDS: Final = {**_OF_DOOR, **{code: _kind(ending) for code, ending in ENDINGS.items()}}
-"""By code; the words of calls are those of :data:`~trio_envserve.core.endings.ENDINGS`."""
+"""Kinds of problems by code; the words of calls are those of
+:data:`~trio_envserve.core.endings.ENDINGS`."""
 
 _REPLAYED = (
     "Under this key the answer stays the same while it is retained. To run it anew, DELETE the "
@@ -205,7 +206,7 @@ class Problem(Exception):
         return problem
 
     def of_key(self, *, row: bool = False) -> Problem:
-        """The same of a request that names a key, or of a row, which is one: what was asked
+        """The problem of a request that names a key, or of a row, which is one: what was asked
         earlier under it counts."""
         code = self.record["code"]
         if code in WITH_KEY:

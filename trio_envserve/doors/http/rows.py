@@ -82,7 +82,7 @@ _AT_ONCE: Final = 64
 """Keys that are forgotten at once."""
 
 _AGAIN_S: Final = 1.0
-"""Until the server is asked once more to forget a key."""
+"""Pause before the server is asked once more to forget a key."""
 
 
 class RowNaming(enum.Enum):
@@ -102,7 +102,7 @@ class RolloutRow(NamedTuple):
     fields: Mapping[str, Any]
     told_by: RowNaming
     label: str
-    """For people."""
+    """Text before the digest, for people."""
 
     @property
     def sampling_args(self) -> dict[str, Any]:
@@ -203,11 +203,11 @@ class Rows:
         self._keyed, self._codec, self._calls = keyed, codec, calls
         self._bodies, self._limits, self._options = bodies, limits, options
         self._asking: Counter[Named] = Counter()
-        """How many wait for a key."""
+        """Number of callers that wait for a key."""
         self._numbers: dict[bytes, set[int]] = {}
         """Numbers that are taken by rows that nothing tells apart, by their digest."""
         self._due: dict[Named, float] = {}
-        """When a key is to be forgotten, the first one first."""
+        """Moments at which keys are to be forgotten, the first one first."""
         self._changed = trio.lowlevel.ParkingLot()
         behind.start_soon(self._forget_due)
 

@@ -19,34 +19,36 @@ from typing import Final, final
 import trio
 
 MOST_US: Final = 20_000
-"""Of one turn.  Twice as much may come together: of those that waited, and of the others."""
+"""Most work of one turn.  Twice as much may come together: of those that waited, and of the
+others."""
 
 READ_US: Final = 100
-"""To take in what a connection has sent."""
+"""Cost of taking in what a connection has sent."""
 
 REQUEST_US: Final = 150
-"""To find out what a request is."""
+"""Cost of finding out what a request is."""
 
 ANSWER_US: Final = 150
-"""To answer it."""
+"""Cost of answering it."""
 
 BYTE_US: Final = 0.5
-"""To read a byte of a body, or to encode what was read: JSON of small objects."""
+"""Cost of reading a byte of a body, or of encoding what was read: JSON of small objects."""
 
 ITEM_US: Final = 0.5
-"""To write an item of an answer, or as much: see :func:`~trio_envserve.json_values.weight`."""
+"""Cost of writing an item of an answer, or as much: see
+:func:`~trio_envserve.json_values.weight`."""
 
 SCRAPE_US: Final = 3_000
-"""To write the metrics of a server, and SCRAPED_WORKER_US those of each worker."""
+"""Cost of writing the metrics of a server; SCRAPED_WORKER_US: of each worker."""
 
 SCRAPED_WORKER_US: Final = 100
 
 VIEW_US: Final = 1_000
-"""To send a view.  It takes a third of that; but all viewers are sent one in the same moment, and
-calls are not to wait for hundreds of them."""
+"""Cost of sending a view.  It takes a third of that; but all viewers are sent one in the same
+moment, and calls are not to wait for hundreds of them."""
 
 RUNNING_US: Final = 20
-"""To write what is known of one execution."""
+"""Cost of writing what is known of one execution."""
 
 
 @final
@@ -56,7 +58,7 @@ class Turns:
     def __init__(self, most_us: float = MOST_US) -> None:
         self._most_us = most_us
         self._taken_us = 0.0
-        """Of this turn, and by those that were admitted to the next."""
+        """Work of this turn, with that of those that were admitted to the next."""
         self._waiting: OrderedDict[trio.Event, float] = OrderedDict()
         """The tasks that wait for one of the next turns, and how much of it each takes."""
         self._began = trio.lowlevel.ParkingLot()

@@ -40,12 +40,12 @@ from .sending import Sending
 _log = logging.getLogger("trio_envserve.verifiers")
 
 COLUMNS: Final = ("reply", "deltas", "traces")
-"""What is asked of the state."""
+"""Columns of the state that are asked for."""
 
 TICK_S: Final = 0.25
 
 TURN_BYTES: Final = 4 * MIB
-"""Of messages that are taken in before others have their turn."""
+"""Most bytes of messages that are taken in before others have their turn."""
 
 LAST_WORDS_S: Final = 1.0
 
@@ -66,7 +66,7 @@ class Door:
         """Connections that were opened or lost, and not taken in yet."""
         self._received = trio.Event()
         self._scopes: dict[bytes, trio.CancelScope] = {}
-        """Of runs, by name."""
+        """Scopes of the calls of runs that have not ended, by name."""
         self._clock = AwakeClock(2 * TICK_S, trio.current_time())
         self._complained = 0
 

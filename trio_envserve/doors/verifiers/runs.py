@@ -48,7 +48,7 @@ RECORD_BYTES: Final = 4096
 """An outcome counts so many bytes besides its own."""
 
 GONE_S: Final = 5.0
-"""How long after the loss of a connection something that it had said may still come in."""
+"""Time after the loss of a connection in which something that it had said may still come in."""
 
 CONFLICT: Final = "the id of this run was used for another one (it did not run)"
 FULL: Final = "there are too many runs here, or too many of this client's (it did not run)"
@@ -73,9 +73,9 @@ class Peer:
     number: int
     """The larger, the later it was opened."""
     closed_s: float | None = None
-    """When it was lost; what it had said before may still come in."""
+    """Moment of its loss; what it had said before may still come in."""
     runs: dict[bytes, VerifiersRun] = dataclasses.field(default_factory=dict)
-    """Those that it waits for."""
+    """Runs that it waits for."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -96,13 +96,14 @@ class VerifiersRun:
     streaming: Streaming = dataclasses.field(default_factory=lambda: Streaming())
     """Its deltas, as they come."""
     messages: Sequence[Message] = ()
-    """Of the outcome, once it is there and not known to have arrived: the deltas, and the reply."""
+    """Messages of the outcome, once it is there and not known to have arrived: the deltas, and the
+    reply."""
     afresh: Sequence[Message] = ()
     """The messages before them for a client that may have some of them."""
     size_bytes: int = 0
-    """Of the outcome."""
+    """Bytes of the outcome."""
     since_s: float = 0.0
-    """When it was sent to all that wait, or when the last of them was lost."""
+    """Moment at which it was sent to all that wait, or at which the last of them was lost."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -182,7 +183,7 @@ class Deliver(NamedTuple):
     afresh: bool
     """Whether the peer may have a part of them."""
     has: int = 0
-    """Else: how many messages of each it has."""
+    """Number of messages of each that it has, if not."""
 
 
 class StartRun(NamedTuple):
@@ -212,7 +213,7 @@ class Streaming:
         self.followers: set[bytes] = set()
         """The routes of those that were sent every delta that was streamed."""
         self.count = 0
-        """How many that is."""
+        """Number of deltas that were streamed."""
         self._hash, self._size_bytes = hashlib.blake2b(digest_size=16), 0
         """The hash of these, and how many bytes they had."""
         self._goes_on = True
@@ -265,7 +266,7 @@ class Runs:
         self._limits = limits
         self._redeliver = redeliver
         self._peers: dict[bytes, Peer] = {}
-        """By route: those that are open, and those that were lost a moment ago."""
+        """Connections that are open, and those that were lost a moment ago, by route."""
         self._places: dict[str, Place] = {}
         self._opened = itertools.count()
         self._runs: dict[bytes, VerifiersRun] = {}
@@ -480,7 +481,7 @@ class Runs:
         return self._make_room(run.place)
 
     def _make_room(self, place: Place) -> list[Effect]:
-        """Of what is kept, drop what is most likely not wanted; start what may start."""
+        """Drop kept outcomes that are most likely not wanted; start runs that have room then."""
         effects: list[Effect] = []
         while not self._kept.has_room(0, place.name):
             orphans = (run for run in place.orphans.values() if run.messages)
@@ -509,7 +510,7 @@ class Runs:
         return effects
 
     def _forget(self, now_s: float) -> None:
-        """Of connections that were lost long enough ago nothing comes any more."""
+        """Drop connections that were lost so long ago that nothing of them comes any more."""
         for peer in list(self._peers.values()):
             if peer.closed_s is not None and peer.closed_s + GONE_S < now_s:
                 del self._peers[peer.route]
@@ -526,7 +527,7 @@ class Runs:
     # -- the end of a run -----------------------------------------------------
 
     def _end(self, run: VerifiersRun, why: str) -> list[Effect]:
-        """It is over; who repeats it is told why."""
+        """End a run; who repeats it is told why."""
         del self._runs[run.name]
         run.place.drop(run)
         effects: list[Effect] = []
@@ -558,7 +559,7 @@ def _newest(run: VerifiersRun) -> int:
 
 
 def _older(runs: Mapping[bytes, VerifiersRun], than_s: float) -> list[VerifiersRun]:
-    """Those that have been in this state since then, or for longer."""
+    """Runs that have been in this state since a moment, or for longer."""
     return [run for run in runs.values() if run.since_s <= than_s]
 
 

@@ -30,7 +30,7 @@ WAITING_MOST: Final = 1000
 """Messages that may wait in one line, besides outcomes.  Who lets more wait does not read."""
 
 RETRY_S: Final = 0.05
-"""How soon a full outbox is tried again."""
+"""Pause before a full outbox is tried again."""
 
 
 @final
@@ -39,15 +39,15 @@ class _Line:
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
-        """Of its task."""
+        """The scope of its task."""
         self.items: deque[Deliver | Message] = deque()
         self.added = trio.Event()
         self.waiting = 0
-        """How many messages, besides outcomes, have not gone."""
+        """Number of messages, besides outcomes, that have not gone."""
         self.is_blocked = False
         """Whether a message waits for room in the outbox."""
         self.left, self.left_bytes = SHARE_MESSAGES, SHARE_BYTES
-        """Of the share of this turn."""
+        """Messages, and bytes, that are left of the share of this turn."""
 
 
 @final
