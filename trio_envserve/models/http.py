@@ -434,12 +434,11 @@ def _make_pool(endpoint: Endpoint, key: str) -> list[_Part]:
     try:
         if endpoint.ca_file:
             read_regular(endpoint.ca_file, MAX_CA_BYTES)
-        # Without a file: what the library trusts, which is the system's.
-        trusted = (
-            ssl.create_default_context(cafile=endpoint.ca_file)
-            if endpoint.ca_file
-            else httpx2.create_ssl_context()
-        )
+            trusted = ssl.create_default_context(cafile=endpoint.ca_file)
+        elif any(url.lower().startswith("https:") for url in endpoint.urls):
+            trusted = httpx2.create_ssl_context()  # what the library trusts, which is the system's
+        else:
+            trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nobody: no address has TLS
     except (ConfigError, OSError, ssl.SSLError) as error:
         raise ModelError(f"the certificates {endpoint.ca_file} cannot be read: {error}") from None
     parts = math.ceil(endpoint.concurrency / PART_CONNECTIONS)

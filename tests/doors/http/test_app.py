@@ -32,6 +32,7 @@ from trio_envserve.core.health import Health, ServerHealth, ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.values import TAG_PAIRS
+from trio_envserve.doors.http import app
 from trio_envserve.doors.http.bodies import Codec
 from trio_envserve.doors.http.operations import BATCH, ROLLOUT
 
@@ -271,7 +272,10 @@ async def test_too_many_items_of_json_are_refused():
         assert told(answer) == (413, "body-too-large")
 
 
-async def test_server_that_is_not_there_is_told_and_nothing_is_said_of_keys():
+async def test_server_that_is_not_there_is_told_and_nothing_is_said_of_keys(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(app, "READY_S", 0.01)
     async with open_nowhere(answer_s=0.05) as client:
         assert (await client.get("/livez")).json() == {"status": "alive"}
         one = {"json": {"input": 1}}

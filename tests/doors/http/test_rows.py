@@ -21,7 +21,6 @@ from tests.doors.http.door import (
     Raw,
     Runs,
     asking,
-    httpx2,
     nobody_is_connected,
     open_all,
     open_door,
@@ -594,7 +593,7 @@ async def test_rows_beside_one_that_ends_its_worker_are_not_lost_with_consent(tm
         async with (
             open_server(f"{file}:Env", workers=2, limits=limits) as server,
             open_http_door(server, run_failures="rows", run_rerun=True) as door,
-            httpx2.AsyncClient(base_url=door.url, timeout=None) as client,
+            asking(door) as client,
         ):
             await door.wait_ready()
             async with trio.open_nursery() as nursery:
