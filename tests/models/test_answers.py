@@ -585,10 +585,11 @@ def test_a_further_ending_is_good_where_the_endpoint_has_it():
         read_answer(data, WHERE)
 
 
+TEXTS = st.text(max_size=8) | st.text('{}[]"\\,: ', max_size=8)
 JSON_OBJECTS = st.dictionaries(
-    st.text(max_size=5),
+    TEXTS,
     st.recursive(
-        st.none() | st.integers() | st.text(max_size=8),
+        st.none() | st.integers() | TEXTS,
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
         max_leaves=4,
     ),
