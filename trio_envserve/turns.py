@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import trio
 
@@ -52,6 +52,16 @@ class Threads:
                     raise turns.cancelled
 
         return await trio.to_thread.run_sync(in_thread, limiter=self._limiter)
+
+
+def after(pause: Callable[[], None], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Reader of a part of JSON that pauses before it reads."""
+
+    def read_after(part: Any) -> Any:
+        pause()
+        return read(part)
+
+    return read_after
 
 
 @final

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
+from ..turns import after
 from . import patience
 from .endpoints import Endpoint
 from .interface import (
@@ -450,8 +451,8 @@ def parsed(data: bytes, pause: Callable[[], None] | None = None) -> Mapping[str,
     hooks: dict[str, Any] = {}
     if pause is not None:
         hooks = {
-            "parse_int": _after(pause, int), "parse_float": _after(pause, float),
-            "object_hook": _after(pause, _less),
+            "parse_int": after(pause, int), "parse_float": after(pause, float),
+            "object_hook": after(pause, _less),
         }  # fmt: skip
     try:
         body = json.loads(data, **hooks)
@@ -462,16 +463,6 @@ def parsed(data: bytes, pause: Callable[[], None] | None = None) -> Mapping[str,
     if not isinstance(body, dict):
         raise ChatProblem(f"the answer is not an object: {excerpt(data)}")
     return body
-
-
-def _after(pause: Callable[[], None], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read a part of JSON after a pause."""
-
-    def read_after(part: Any) -> Any:
-        pause()
-        return read(part)
-
-    return read_after
 
 
 def _less(part: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from ...json_values import (
     restored,
     weight,
 )
-from ...turns import Threads
+from ...turns import Threads, after
 from ..limits import HttpLimits
 from .guard import Headers
 from .problems import Problem
@@ -244,7 +244,7 @@ def _plain_value(body: bytes, pause: Pause | None) -> Any:
     whole, finite, once = (
         (None, _finite, _once)
         if pause is None
-        else (_after(pause, int), _after(pause, _finite), _after(pause, _once))
+        else (after(pause, int), after(pause, _finite), after(pause, _once))
     )
     try:
         return json.loads(
@@ -257,16 +257,6 @@ def _plain_value(body: bytes, pause: Pause | None) -> Any:
         raise
     except ValueError as error:  # of UTF-8, of JSON, of a number with too many digits
         raise Malformed(f"it is no JSON: {error}") from None
-
-
-def _after(pause: Pause, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read a part of JSON after a pause."""
-
-    def read_after(part: Any) -> Any:
-        pause()
-        return read(part)
-
-    return read_after
 
 
 def _no_constant(name: str) -> NoReturn:
