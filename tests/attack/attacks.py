@@ -185,7 +185,7 @@ row("huge-frames", "memory",
     wire.head(size := c.rng.choice((1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB))),
     again(bytes(64 * KIB), size - 64 * KIB), FOR_EVER), on="peer", abreast=40)
 row("ping-flood", "memory", "pings of ZMTP whose answers nobody reads",
-    lambda c: again(wire.ping(bytes(16), 0) * 10_000), on="peer", reads=False, pair=True)
+    lambda c: again(wire.ping(bytes(16)) * 10_000), on="peer", reads=False, pair=True)
 row("twins", "survived",
     "two connections with one routing id; the older one says one more thing; both end", twins)
 row("vanish", "survived", "a flood, and a reset in its middle", lambda c: (

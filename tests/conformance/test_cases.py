@@ -1,35 +1,35 @@
-"""The cases as they stand: where they come from, and what the page says of them."""
+"""The cases as they stand: their words, their steps, and which are chosen."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
-from tests.conformance.pages import PAGE, headings
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.lab.conformance import cases, workers
-from trio_envserve.lab.conformance.cases import CASES, SECTIONS, select
+from trio_envserve.lab.conformance.cases import CASES, select
 from trio_envserve.lab.conformance.environment import OPERATIONS
+from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.conformance.peer import ConformancePeer
 from trio_envserve.lab.conformance.script import Script, cases_of
+from trio_envserve.lab.conformance.workers import WORKER_CASES
 
 GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 11))}
 
 
-def test_each_case_is_from_a_section_of_the_protocol_document():
-    assert {case.section for case in CASES} == set(SECTIONS)
-    assert [heading for heading in headings() if heading in SECTIONS] == list(SECTIONS)
-
-
-def test_each_case_says_what_is_right_in_one_sentence():
-    assert len({case.name for case in CASES}) == len(CASES) >= 25
-    for case in CASES:
+@pytest.mark.parametrize(
+    ("cases", "needs"), [(CASES, OPERATIONS), (WORKER_CASES, ("long", "failing"))]
+)
+def test_each_case_says_what_is_right_in_one_sentence(cases: Sequence[Case], needs: Sequence[str]):
+    assert len({case.name for case in cases}) == len(cases) >= 20
+    for case in cases:
         assert re.fullmatch(r"[A-Z][^\n]*[.]", case.line), case.name
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", case.name)
         assert case.guarantee in GUARANTEES
-        assert set(case.needs) <= set(OPERATIONS)
+        assert set(case.needs) <= set(needs)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,6 @@ def test_each_step_of_a_script_is_a_word(table: str, stage: type):
 def test_every_guarantee_has_cases_through_the_proxy_or_not():
     assert {case.guarantee for case in CASES} == GUARANTEES
     assert sum(case.faults for case in CASES) >= 5
-
-
-def test_the_page_has_every_operation_of_the_environment():
-    page = PAGE.read_text(encoding="utf-8")
-    table = page.partition("| `op` | what it does |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(OPERATIONS)
 
 
 @pytest.mark.parametrize("vector", cases.VECTORS["malformed"], ids=lambda each: each["why"])

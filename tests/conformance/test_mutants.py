@@ -9,7 +9,7 @@ import trio
 
 from tests.conformance.caught import CAUGHT
 from tests.conformance.processes import served
-from trio_envserve.lab.conformance.cases import CASES, select
+from trio_envserve.lab.conformance.cases import select
 from trio_envserve.lab.conformance.run import Options, conform
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -38,9 +38,3 @@ async def test_the_same_server_unbroken_passes_the_same_cases(tmp_path: Path):
             report = await conform(Options(address, cases, wait_s=60, patience_s=60, alive_s=0))
     assert report.failed == []
     assert len(report.findings) == len(cases)
-
-
-def test_the_mutants_are_not_caught_by_one_case_alone():
-    assert len(CAUGHT) >= 6
-    assert set(CAUGHT.values()) <= {case.name for case in CASES}
-    assert len(set(CAUGHT.values())) >= len(CAUGHT) - 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import trio
 
 from tests.conformance.caught import WORKERS_CAUGHT
-from tests.conformance.pages import headings
 from trio_envserve.lab.conformance.cases import select
 from trio_envserve.lab.conformance.findings import CaseResult
 from trio_envserve.lab.conformance.run import ConformanceReport
@@ -105,12 +103,3 @@ async def test_cases_without_their_input_are_skipped():
     assert marks["a-stop-ends-what-runs"] == (CaseResult.SKIPPED, "no --long-input was given")
     assert marks["a-failed-rollout-is-an-error-record"][1] == "no --failing-input was given"
     assert marks["retired-it-exits-with-status-0"][0] is CaseResult.PASSED
-
-
-def test_each_case_is_from_a_section_about_workers_and_says_what_is_right():
-    assert len({case.name for case in WORKER_CASES}) == len(WORKER_CASES) >= 20
-    for case in WORKER_CASES:
-        assert case.section in headings()
-        assert re.fullmatch(r"[A-Z][^\n]*[.]", case.line), case.name
-        assert set(case.needs) <= {"long", "failing"}
-    assert set(WORKERS_CAUGHT.values()) <= {case.name for case in WORKER_CASES}

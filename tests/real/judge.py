@@ -56,10 +56,10 @@ class Judge(Stage):
             while self.starts(key) < times:
                 await trio.sleep(POLL_S)
 
-    async def wait_ended(self, *keys: str, times: int = 1) -> None:
-        """Until the code of each has written so often that it ends."""
+    async def wait_ended(self, *keys: str) -> None:
+        """Until the code of each has written that it ends."""
         for key in keys:
-            while len(self.ends(key)) < times:
+            while not self.ends(key):
                 await trio.sleep(POLL_S)
 
     async def wait_for(self, mark: str) -> str:

@@ -150,13 +150,13 @@ def info_of(error: CallError) -> ErrorInfo:
     return error.info
 
 
-def worker_of(server: Server, index: int = 0) -> WorkerStats:
-    """What a server in this process says of a worker; for waiting, not for judging."""
-    return server.stats().per_worker[index]
+def worker_of(server: Server) -> WorkerStats:
+    """What a server in this process says of its first worker; for waiting, not for judging."""
+    return server.stats().per_worker[0]
 
 
-def pid_of(server: Server, index: int = 0) -> int:
-    pid = worker_of(server, index).pid
+def pid_of(server: Server) -> int:
+    pid = worker_of(server).pid
     assert pid is not None
     return pid
 
@@ -252,14 +252,13 @@ def asked(key: str, *do: list[Any], value: Any = None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_raw(address: str, *, hello: bool = True) -> AsyncIterator[ConformancePeer]:
+async def open_raw(address: str) -> AsyncIterator[ConformancePeer]:
     """A client that does as it likes, with a session."""
     async with (
         open_zmq_network() as network,
         open_peer(network, address, patience_s=PATIENCE_S) as raw,
     ):
-        if hello:
-            await raw.hello()
+        await raw.hello()
         yield raw
 
 

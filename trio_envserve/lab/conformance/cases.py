@@ -11,7 +11,6 @@ import fnmatch
 import json
 import os
 import random
-import secrets
 import struct
 import uuid
 from collections import defaultdict
@@ -86,11 +85,6 @@ NAMESPACE = b"conform"
 ALLOWANCE = 4
 
 
-def new_id() -> bytes:
-    """Of a command."""
-    return secrets.token_bytes(16)
-
-
 def skip_without_keys(peer: ConformancePeer) -> None:
     """Skip the case if the server takes no keys."""
     skip_unless("durable" in peer.server, "the server takes no keys")
@@ -105,12 +99,6 @@ def say_of_key(
         namespace=NAMESPACE, key=name.encode(), act=act or None,
     )  # fmt: skip
     peer.send(message._replace(**other), body)
-
-
-def be_patient(bench: Bench, peer: ConformancePeer) -> None:
-    """Let a worker be replaced."""
-    peer.patience_s = max(peer.patience_s, DEATH_PATIENCE_S)
-    bench.be_patient(DEATH_PATIENCE_S)
 
 
 @final
@@ -240,7 +228,8 @@ class CaseStage:
 
     def patient(self) -> None:
         """Let a worker be replaced."""
-        be_patient(self.bench, self.peer)
+        self.peer.patience_s = max(self.peer.patience_s, DEATH_PATIENCE_S)
+        self.bench.be_patient(DEATH_PATIENCE_S)
 
     # -- requests -----------------------------------------------------------------------
 
@@ -411,7 +400,7 @@ class CaseStage:
         ``tag`` names it, so that it can be said once more, with the same answer; ``of``: what it
         names is the generation of the answer to an earlier one.
         """
-        named = new_id() if of is None else self._answers[of]["generation"]
+        named = self.bench.nonce() if of is None else self._answers[of]["generation"]
         named, before = self._tags.get(tag, (named, {}))
         self._say(n, act, tag=named)
         record = await self.peer.result(n, f"the answer to {act.name.lower()}")
@@ -1389,7 +1378,7 @@ async def keys_are_listed_without_a_session(stage: CaseStage) -> None:
     bench, peer = stage.bench, stage.peer
     skip_without_keys(peer)
     async with bench.connection() as stranger:
-        namespace = new_id()
+        namespace = bench.nonce()
         names = [bench.key() for _ in range(3)]
         for sequence, name in enumerate(names):
             body = body_of(bench.echo())

@@ -176,18 +176,17 @@ class ConformancePeer:
         ((header, bodies),) = messages.in_batches(rows)
         self.send_frames(header, bodies)
 
-    def resume(self, other: ConformancePeer, *, connection: int | None = None) -> None:
+    def resume(self, other: ConformancePeer) -> None:
         """Go on with the session of another peer, as the client's next connection."""
         self.session, self.nonce, self.epoch = other.session, other.nonce, other.epoch
         self.window, self.message_bytes = other.window, other.message_bytes
-        self.connection = other.connection + 1 if connection is None else connection
-        self.probe = other.probe
+        self.connection, self.probe = other.connection + 1, other.probe
         self.asked, self.caller = other.asked, other.caller
 
     def prepared(
         self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
         rerun: bool | None = None, allowance: int = 1, deadline_s: float | None = None,
-        session: bytes | None = None, earlier: int | None = None, **fields: Any,
+        earlier: int | None = None, **fields: Any,
     ) -> tuple[Body, ...]:  # fmt: skip
         """The frames of a request, not sent yet.  ``fields`` are further fields of its body."""
         if body is None:
@@ -197,13 +196,7 @@ class ConformancePeer:
             digest = hashlib.blake2b(bytes(body) + options, digest_size=16).digest()
         header = messages.encode(
             messages.Request(
-                session or self.session,
-                sequence,
-                digest,
-                rerun,
-                allowance,
-                deadline_s,
-                earlier=earlier,
+                self.session, sequence, digest, rerun, allowance, deadline_s, earlier=earlier
             )
         )
         self.asked.setdefault(sequence, FirstRequest(asked, (header, body)))
@@ -228,14 +221,13 @@ class ConformancePeer:
         """End the session."""
         self.send(messages.Goodbye(self.session))
 
-    def sync_nowait(
-        self, next_sequence: int, pending: Spans, *, connection: int | None = None
-    ) -> int:
+    def sync_nowait(self, next_sequence: int, pending: Spans) -> int:
         """State what is held; the probe."""
         self.probe += 1
-        number = self.connection if connection is None else connection
         self.send(
-            messages.Sync(self.session, self.epoch, number, self.probe, next_sequence, pending)
+            messages.Sync(
+                self.session, self.epoch, self.connection, self.probe, next_sequence, pending
+            )
         )
         return self.probe
 
@@ -383,11 +375,9 @@ class ConformancePeer:
         refused = await self.refused(sequence, code)
         check(refused.delay_s is None, "a refusal for good: delay_s is null", refused)
 
-    async def sync(
-        self, next_sequence: int, pending: Spans, *, connection: int | None = None
-    ) -> messages.Synced:
+    async def sync(self, next_sequence: int, pending: Spans) -> messages.Synced:
         """State what is held, and wait for the answer."""
-        probe = self.sync_nowait(next_sequence, pending, connection=connection)
+        probe = self.sync_nowait(next_sequence, pending)
         synced, _ = await self.next(
             messages.Synced, f"the answer to probe {probe}", lambda each: each.probe == probe
         )
