@@ -1,19 +1,22 @@
-"""What a rollout made is gone when it is over, whatever ended it."""
+"""What a rollout made, sandboxes among it, is gone when it is over, whatever ended it."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 
-from tests.proc import is_alive
+from tests.proc import is_alive, stats
 from tests.real.judge import Judge
+from tests.real.making import BOXES
 from tests.real.support import (
     ANY_PORT,
     PATIENCE_S,
@@ -28,7 +31,10 @@ from tests.real.support import (
     until,
 )
 from trio_envserve import (
+    Client,
     ClientLimits,
+    EnvironmentBroken,
+    Fault,
     RolloutFailed,
     ServerLimits,
     WorkerLost,
@@ -38,7 +44,15 @@ from trio_envserve import (
 )
 from trio_envserve.worker import folders
 
-MAKING = "tests.real.making:Making"
+MAKING, BOXING = "tests.real.making:Making", "tests.real.making:Boxing"
+boxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+each_kind = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(MAKING, id="a folder and processes"),
+        pytest.param(BOXING, id="a sandbox", marks=boxed),
+    ],
+)
 
 
 class Made(NamedTuple):
@@ -51,6 +65,9 @@ class Made(NamedTuple):
 
     def is_there(self) -> bool:
         return self.folder.exists() or any(map(is_alive, self.pids))
+
+    def is_whole(self) -> bool:
+        return self.folder.exists() and all(map(is_alive, self.pids))
 
 
 @pytest.fixture
@@ -65,59 +82,65 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def made_by(judge: Judge, key: str) -> Made:
     """What the rollout with this key has made, once it has."""
     folder, *more = json.loads(await judge.wait_for(f"{key}.made")).values()
-    return Made(Path(folder), *more)
+    made = Made(Path(folder), *more)
+    assert made.pids
+    return made
 
 
-async def assert_over(made: Made, temporary: Path) -> None:
-    """All of it goes, and so does the base folder."""
-    await assert_gone(*made.pids)
-    await until(lambda: not list(temporary.iterdir()))
-
-
-async def test_things_of_a_rollout_are_gone_before_it_has_an_outcome(judge, temporary):
-    async with serving(judge, environment=MAKING) as (_, calls):
+@each_kind
+async def test_things_of_a_rollout_are_gone_before_it_has_an_outcome(judge, temporary, kind):
+    async with serving(judge, environment=kind) as (_, calls):
         await calls.value(calls.start("a", value="returns"))
         assert not (await made_by(judge, "a")).is_there()
         await calls.error(calls.start("b", value="raises"), RolloutFailed)
         assert not (await made_by(judge, "b")).is_there()
-    assert not list(temporary.iterdir())
+    assert kind is BOXING or not list(temporary.iterdir())
 
 
-async def test_things_of_a_cancelled_rollout_are_gone_and_its_neighbours_are_not(judge, temporary):
-    async with serving(judge, environment=MAKING) as (_, calls):
+@each_kind
+async def test_things_of_a_cancelled_rollout_are_gone_and_its_neighbours_are_not(
+    judge, temporary, kind
+):
+    async with serving(judge, environment=kind) as (_, calls):
         for key in "ab":
             calls.start(key, value="waits")
         one, other = await made_by(judge, "a"), await made_by(judge, "b")
         calls.cancel("b")
         await assert_gone(*other.pids)
         await until(lambda: not other.folder.exists())
-        assert one.folder.exists()
-        assert all(map(is_alive, one.pids))
+        assert one.is_whole()
 
 
-async def test_things_of_a_killed_worker_are_gone_and_those_of_another_are_not(judge, temporary):
-    async with serving(judge, environment=MAKING, workers=2) as (_, calls):
+@each_kind
+async def test_things_of_a_killed_worker_are_gone_and_those_of_another_are_not(
+    judge, temporary, kind
+):
+    async with serving(judge, environment=kind, workers=2) as (_, calls):
         for key in "ab":
             calls.start(key, value="waits", rerun=False)
         one, other = await made_by(judge, "a"), await made_by(judge, "b")
         os.kill(one.worker, signal.SIGKILL)
         await calls.error("a", WorkerLost)
-        assert all(map(is_doomed, one.pids))  # at once: the proof of death covers it
+        if kind is MAKING:
+            assert all(map(is_doomed, one.pids))  # at once: the proof of death covers it
+        await assert_gone(*one.pids)
         await until(lambda: not one.folder.exists())
-        assert other.folder.exists()
-        assert all(map(is_alive, other.pids))
+        assert other.is_whole()
 
 
+@each_kind
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-async def test_things_of_rollouts_are_gone_when_their_server_is(judge, temporary, how):
+async def test_things_of_rollouts_are_gone_when_their_server_is(judge, temporary, kind, how):
+    """Folders of sandboxes, which other servers share, at the start of the next one."""
     async with serving_process(
-        judge, environment=MAKING, stop_s=0.2, drain_s=0.2
+        judge, environment=kind, stop_s=0.2, drain_s=0.2
     ) as (server, calls):  # fmt: skip
         calls.start("a", value="waits")
         made = await made_by(judge, "a")
         server.signal(how)
         await server.wait()
-        await assert_over(made, temporary)
+        await assert_gone(*made.pids)
+        await until(lambda: kind is BOXING or not list(temporary.iterdir()))
 
 
 async def test_folder_that_nobody_is_left_to_remove_is_gone_at_the_next_start(judge, temporary):
@@ -129,7 +152,7 @@ async def test_folder_that_nobody_is_left_to_remove_is_gone_at_the_next_start(ju
         await assert_gone(made.worker, *made.pids)
         assert made.folder.exists()
     async with open_server_process(judge, environment=MAKING):
-        await assert_over(made, temporary)
+        await until(lambda: not list(temporary.iterdir()))
 
 
 async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processes_starts(
@@ -178,3 +201,88 @@ async def test_g13_resource_of_a_killed_worker_is_destroyed_by_one_of_the_same_h
                 os.kill(busy.pid, signal.SIGKILL)
             await until(lambda: server.stats().resources_destroyed == 1)
             assert [each for host in made for each in host.iterdir()] == []
+
+
+# -- sandboxes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def boxes(temporary: Path) -> Path:
+    """The folder that has those of all sandboxes."""
+    return temporary / BOXES
+
+
+@asynccontextmanager
+async def asked(environment: str) -> AsyncIterator[Client]:
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(f"tests.real.making:{environment}", workers=1) as server:
+            async with open_client(server.address) as client:
+                yield client
+
+
+@boxed
+async def test_sandbox_whose_rollout_is_cancelled_while_it_starts_goes(judge, boxes):
+    async with serving(judge, environment=BOXING) as (_, calls):
+        calls.start("first", value="waits")
+        first = await made_by(judge, "first")
+        for key in "abcde":
+            calls.start(key, value="waits")
+            await until(lambda: len(list(boxes.iterdir())) > 1)
+            calls.cancel(key)
+            await until(lambda: len(list(boxes.iterdir())) == 1)
+        below = {pid for pid, fields in stats() if int(fields[1]) == first.worker}
+        assert below == {first.pids[1]}
+
+
+@boxed
+async def test_sandbox_that_dies_is_put_down_to_the_infrastructure(judge, boxes):
+    async with serving(judge, environment=BOXING) as (_, calls):
+        calls.start("a", value="runs")
+        os.kill((await made_by(judge, "a")).pids[0], signal.SIGKILL)
+        error = await calls.error("a", RolloutFailed)
+        assert error.code == "sandbox-died"
+        assert (error.fault, error.mask, error.again) == (Fault.INFRASTRUCTURE, True, True)
+        assert not list(boxes.iterdir())
+
+
+@boxed
+@pytest.mark.parametrize(
+    ("environment", "told"), [("AsyncioBoxing", "of asyncio"), ("in_a_thread", "of a thread")]
+)
+async def test_sandbox_is_had_on_asyncio_and_in_a_thread(boxes, environment: str, told: str):
+    async with asked(environment) as client:
+        assert (await client.run_rollout({}))["told"] == told
+        assert not list(boxes.iterdir())
+
+
+@boxed
+async def test_command_of_a_cancelled_thread_ends(boxes):
+    async with asked("in_a_thread") as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_rollout, "waits")
+            await until(lambda: len(list(boxes.glob("*/processes"))) == 1)
+            nursery.cancel_scope.cancel()
+        await until(lambda: not list(boxes.iterdir()))
+
+
+@boxed
+async def test_class_with_tools_has_a_sandbox_in_each_method(boxes):
+    async with asked("Shell") as client:
+        result: Any = await client.run_rollout({}, model="oracle")
+        assert result["reward"] == 2.0
+        said = [each["content"] for each in result["completion"] if each["role"] == "tool"]
+        assert said == ["there", "2\n"]
+        assert not list(boxes.iterdir())
+
+
+@boxed
+async def test_class_on_asyncio_has_a_sandbox(boxes):
+    async with asked("AsyncioShell") as client:
+        assert (await client.run_rollout({}, model="oracle"))["reward"] == 5.0
+
+
+@boxed
+async def test_class_whose_sandbox_cannot_be_made_is_refused_before_its_first_rollout():
+    with pytest.raises(EnvironmentBroken, match="bubblewrap has no images"):
+        async with asked("Imaged") as client:
+            await client.run_rollout({})
