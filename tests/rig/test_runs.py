@@ -67,7 +67,9 @@ async def test_soak_of_a_server_that_asks_for_no_consent_fails(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_kills_leave_what_was_told_and_nothing_begins_without_proof(tmp_path: Path) -> None:
+async def test_g11_kills_leave_what_was_told_and_nothing_begins_without_proof(
+    tmp_path: Path,
+) -> None:
     judged = await play(tmp_path, "kills", "--kills 20 --keys 80 --patient")
     assert (judged["problems"], judged["exit"]) == ([], 0)
     assert (judged["told"], judged["kills"]) == (80, 20)
