@@ -53,16 +53,3 @@ async def test_every_transmission_and_every_outcome_is_written_down(tmp_path):
     assert len(received) == 1
     assert events(path, "linked")[0]["what"]["how"] == "connected"
     assert all(event["actor"] == "c7" for event in (*sent, outcome))
-
-
-async def test_the_router_side_is_the_wrapped_network_s(tmp_path):
-    network, log = MemoryNetwork(), EventLog(tmp_path / "log")
-    tapped = CallLogNetwork(network, "c0", log, set())
-    with trio.fail_after(60):
-        async with (
-            open_server(Gate(), workers=0, bind="memory:untapped", network=tapped) as server,
-            open_client(server.address, network=network) as client,
-        ):
-            await client.wait_ready(30)
-    log.close()
-    assert not (tmp_path / "log").read_text()

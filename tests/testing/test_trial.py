@@ -156,15 +156,18 @@ def test_groups_that_are_scored_together():
     assert all(len(each) in (0, 2) for each in values)
 
 
-def test_code_for_threads_runs_on_the_loop():
+def test_code_for_threads_runs_on_the_loop_and_asks_its_judge_there():
     def environment(rollout: Rollout) -> Any:
         assert not rollout.cancelled()
-        return rollout.ask_sync([], reference="right").text
+        judged = rollout.ask_sync([], reference="good", endpoint="judge")
+        return rollout.ask_sync([], reference="right").text, judged.text
 
-    report = run_trial(environment, range(10), seed=1, args=None)
+    asks = [Ask(number, roles={"judge": "oracle"}) for number in range(10)]
+    report = run_trial(environment, asks, seed=1, args=None)
     report.check()
-    values = {outcome.value for outcome in report.outcomes().values() if outcome.ok}
-    assert values == {"right"}
+    values = [outcome.value for outcome in report.outcomes().values() if outcome.ok]
+    assert values
+    assert all(value == ["right", "good"] for value in values)
 
 
 class JudgedByThread:
@@ -192,14 +195,6 @@ def test_a_class_asks_its_judge(environment: type):
     asks = [Ask({}, roles={"judge": "oracle"}) for _ in range(3)]
     report = run_trial(environment, asks, faults=())
     assert [one.value["reward"] for one in report.outcomes().values()] == [0.5] * 3
-
-
-def test_code_for_threads_asks_its_judge_on_the_loop():
-    def environment(rollout: Rollout) -> Any:
-        return rollout.ask_sync([], reference="right", endpoint="judge").text
-
-    report = run_trial(environment, [Ask(1, roles={"judge": "oracle"})], faults=())
-    assert [one.value for one in report.outcomes().values()] == ["right"]
 
 
 @pytest.mark.parametrize("how", ["run", "run_sync", "process", "sandbox"])
