@@ -373,8 +373,8 @@ class Locked:
 
     rerun = True
 
-    def __init__(self, folder: str, most: int) -> None:
-        self._files = [Path(folder) / f"permit-{number}" for number in range(most)]
+    def __init__(self, directory: str, most: int) -> None:
+        self._files = [Path(directory) / f"permit-{number}" for number in range(most)]
         self._most = most
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:

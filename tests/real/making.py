@@ -88,10 +88,15 @@ def destroy(name: str, handle: None) -> None:
         Path(os.environ["HOST_FOLDERS"], name).rmdir()
 
 
-async def held_here(rollout: Rollout) -> None:
-    """Hold a folder of this host, and wait."""
-    async with rollout.resource("folder", create, destroy, here=True):
-        await trio.sleep_forever()
+class HeldHere:
+    """Holds a folder of this host, and waits."""
+
+    def __init__(self, directory: str) -> None:
+        pass
+
+    async def run_rollout(self, rollout: Rollout) -> None:
+        async with rollout.resource("folder", create, destroy, here=True):
+            await trio.sleep_forever()
 
 
 # -- sandboxes on every backend, and of classes -------------------------------------------

@@ -64,14 +64,17 @@ async def open_server(
     judge: Judge, *, environment: str = ACTOR, workers: int | WorkerRange = 1,
     args: dict[str, Any] | None = None, wire: WireLimits | None = None,
     bind: str = ANY_PORT, worker_environ: Sequence[Mapping[str, str]] = (),
-    **limits: Any,
+    hosted: bool = False, **limits: Any,
 ) -> AsyncIterator[Server]:  # fmt: skip
-    """A server in this process, its workers in theirs (``workers=0``: here, too)."""
+    """A server in this process, its workers in theirs (``workers=0``: here, too), or those of
+    hosts that join, which start as slowly as they like."""
+    if hosted:
+        workers, limits = 0, {"start_s": PATIENCE_S, **limits}
     with trio.fail_after(PATIENCE_S):
         async with open_real_server(
             environment, args={"directory": str(judge.directory), **(args or {})},
             workers=workers, limits=ServerLimits(**{**QUICK, **limits}), wire=wire, bind=bind,
-            worker_environ=worker_environ,
+            worker_environ=worker_environ, hosts_bind=ANY_PORT if hosted else None,
         ) as server:  # fmt: skip
             yield server
             assert not server.stats().differences

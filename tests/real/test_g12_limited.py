@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.real.support import ANY_PORT, PATIENCE_S, QUICK, QUICK_CLIENT, until
-from trio_envserve import ClientLimits, ServerLimits, open_client, open_host, open_server
+from tests.real.judge import Judge
+from tests.real.support import PATIENCE_S, open_calls, open_server, until
+from trio_envserve import open_host
 
 LOCKED = "tests.real.environments:Locked"
 CALLS, MOST, KILLS = 64, 4, 6
@@ -23,46 +23,43 @@ CALLS, MOST, KILLS = 64, 4, 6
     ("workers", "hosts"), [(1, 0), (8, 0), (0, 2)], ids=["one worker", "eight", "two hosts"]
 )
 async def test_g12_never_more_than_the_limit_while_workers_are_killed(
-    workers: int, hosts: int, tmp_path: Path
+    judge: Judge, workers: int, hosts: int
 ):
-    limits = {**QUICK, "start_s": PATIENCE_S, "broken_after": 1000, "max_executions": 50}
+    limits: dict[str, Any] = {"start_s": PATIENCE_S, "broken_after": 1000, "max_executions": 50}
     done = 0
-    with trio.fail_after(PATIENCE_S):
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(
-                open_server(
-                    LOCKED, args={"folder": str(tmp_path), "most": MOST}, workers=workers,
-                    hosts_bind=ANY_PORT if hosts else None, limits=ServerLimits(**limits),
-                )
-            )  # fmt: skip
-            for number in range(hosts):
-                assert server.hosts_address is not None
-                await stack.enter_async_context(
-                    open_host(server.hosts_address, workers=4, name=f"h{number}")
-                )
-            client = await stack.enter_async_context(
-                open_client(server.address, limits=ClientLimits(**QUICK_CLIENT))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            open_server(
+                judge, environment=LOCKED, args={"most": MOST}, workers=workers, hosted=hosts > 0,
+                **limits,
             )
-            await until(lambda: server.status().ready == (workers or 4 * hosts))
+        )  # fmt: skip
+        for number in range(hosts):
+            assert server.hosts_address is not None
+            await stack.enter_async_context(
+                open_host(server.hosts_address, workers=4, name=f"h{number}")
+            )
+        calls = await stack.enter_async_context(open_calls(server.address))
+        await until(lambda: server.status().ready == (workers or 4 * hosts))
 
-            async def kill() -> None:
-                for number in range(KILLS):
-                    most = (number + 1) * CALLS // (KILLS + 2)
-                    while done < most:  # noqa: ASYNC110  # of another task
-                        await trio.sleep(0.01)
-                    ready = [each for each in server.stats().per_worker if each.phase == "ready"]
-                    busy = max(ready, key=lambda each: each.pending, default=None)
-                    if busy is not None and busy.pid is not None:
-                        with suppress(ProcessLookupError):  # it has died meanwhile
-                            os.kill(busy.pid, signal.SIGKILL)
+        async def kill() -> None:
+            for number in range(KILLS):
+                most = (number + 1) * CALLS // (KILLS + 2)
+                while done < most:  # noqa: ASYNC110  # of another task
+                    await trio.sleep(0.01)
+                ready = [each for each in server.stats().per_worker if each.phase == "ready"]
+                busy = max(ready, key=lambda each: each.pending, default=None)
+                if busy is not None and busy.pid is not None:
+                    with suppress(ProcessLookupError):  # it has died meanwhile
+                        os.kill(busy.pid, signal.SIGKILL)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(kill)
-                inputs: list[Any] = [{}] * CALLS
-                async with client.run_many(inputs, max_executions=50) as outcomes:
-                    async for _, outcome in outcomes:
-                        assert outcome.value["reward"] == 1.0
-                        done += 1
-            await until(lambda: not server.stats().permits)
-            assert server.stats().deaths
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill)
+            inputs: list[Any] = [{}] * CALLS
+            async with calls.client.run_many(inputs, max_executions=50) as outcomes:
+                async for _, outcome in outcomes:
+                    assert outcome.value["reward"] == 1.0
+                    done += 1
+        await until(lambda: not server.stats().permits)
+        assert server.stats().deaths
     assert done == CALLS

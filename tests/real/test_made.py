@@ -18,13 +18,12 @@ from tests.proc import is_alive, stats
 from tests.real.judge import Judge
 from tests.real.making import BOXES
 from tests.real.support import (
-    ANY_PORT,
     PATIENCE_S,
-    QUICK,
-    QUICK_CLIENT,
     SOON_S,
     assert_gone,
     is_doomed,
+    open_calls,
+    open_server,
     open_server_process,
     serving,
     serving_process,
@@ -32,16 +31,14 @@ from tests.real.support import (
 )
 from trio_envserve import (
     Client,
-    ClientLimits,
     EnvironmentBroken,
     Fault,
     RolloutFailed,
-    ServerLimits,
     WorkerLost,
     open_client,
     open_host,
-    open_server,
 )
+from trio_envserve import open_server as open_real_server
 from trio_envserve.worker import folders
 
 MAKING, BOXING = "tests.real.making:Making", "tests.real.making:Boxing"
@@ -163,44 +160,40 @@ async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processe
     left = tmp_path / (folders.PREFIX + "0" * 16)
     (left / "0").mkdir(parents=True)
     (left / folders.LOCK).touch()
-    async with open_server("arithmetic", workers=0):
+    async with open_real_server("arithmetic", workers=0):
         with trio.fail_after(SOON_S):
             await until(lambda: not left.exists())
 
 
-async def test_g13_resource_of_a_killed_worker_is_destroyed_by_one_of_the_same_host(tmp_path: Path):
+async def test_g13_resource_of_a_killed_worker_is_destroyed_by_one_of_the_same_host(
+    judge, tmp_path: Path
+):
     """A worker of the other host found nothing, and the resource was told as destroyed."""
     made = [tmp_path / name for name in ("h0", "h1")]
-    for each in made:
-        each.mkdir()
-    with trio.fail_after(PATIENCE_S):
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(
-                open_server(
-                    "tests.real.making:held_here", workers=0, hosts_bind=ANY_PORT,
-                    limits=ServerLimits(**QUICK),
-                )
-            )  # fmt: skip
-            assert server.hosts_address is not None
-            for each in made:
-                environ = [{"HOST_FOLDERS": str(each)}]
-                await stack.enter_async_context(
-                    open_host(
-                        server.hosts_address, workers=1, name=each.name, worker_environ=environ
-                    )
-                )
-            client = await stack.enter_async_context(
-                open_client(server.address, limits=ClientLimits(**QUICK_CLIENT))
+
+    def there() -> list[Path]:
+        return [each for host in made for each in host.iterdir()]
+
+    async with AsyncExitStack() as stack:
+        opened = open_server(judge, environment="tests.real.making:HeldHere", hosted=True)
+        server = await stack.enter_async_context(opened)
+        assert server.hosts_address is not None
+        for each in made:
+            each.mkdir()
+            environ = [{"HOST_FOLDERS": str(each)}]
+            await stack.enter_async_context(
+                open_host(server.hosts_address, workers=1, name=each.name, worker_environ=environ)
             )
-            await until(lambda: server.status().ready == 2)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.outcome, {})
-                await until(lambda: [each for host in made for each in host.iterdir()])
-                (busy,) = [each for each in server.stats().per_worker if each.pending]
-                assert busy.pid is not None
-                os.kill(busy.pid, signal.SIGKILL)
-            await until(lambda: server.stats().resources_destroyed == 1)
-            assert [each for host in made for each in host.iterdir()] == []
+        calls = await stack.enter_async_context(open_calls(server.address))
+        await until(lambda: server.status().ready == 2)
+        calls.start("a", rerun=False)
+        await until(there)
+        (busy,) = [each for each in server.stats().per_worker if each.pending]
+        assert busy.pid is not None
+        os.kill(busy.pid, signal.SIGKILL)
+        await calls.error("a", WorkerLost)
+        await until(lambda: server.stats().resources_destroyed == 1)
+        assert there() == []
 
 
 # -- sandboxes ------------------------------------------------------------------------------
@@ -215,7 +208,7 @@ def boxes(temporary: Path) -> Path:
 @asynccontextmanager
 async def asked(environment: str) -> AsyncIterator[Client]:
     with trio.fail_after(PATIENCE_S):
-        async with open_server(f"tests.real.making:{environment}", workers=1) as server:
+        async with open_real_server(f"tests.real.making:{environment}", workers=1) as server:
             async with open_client(server.address) as client:
                 yield client
 

@@ -12,8 +12,6 @@ import trio
 
 from tests.proc import status_of
 from tests.real.support import (
-    ACTOR,
-    ANY_PORT,
     PATIENCE_S,
     QUICK,
     asked,
@@ -28,7 +26,6 @@ from tests.real.support import (
 )
 from trio_envserve import Server, ServerLimits, WorkerRange, WorkerStats, open_client, open_host
 from trio_envserve import open_server as open_real_server
-from trio_envserve import open_server as open_router
 from trio_envserve.client.outcome import Outcome
 from trio_envserve.core import messages
 from trio_envserve.core.errors import WorkerLost
@@ -263,28 +260,22 @@ async def test_from_two_to_sixteen_workers_and_back_nothing_is_lost_and_nothing_
 
 @pytest.mark.slow
 async def test_a_host_has_as_many_workers_as_there_is_work_for(judge):
-    limits = {"worker_capacity": 1, "grow_after_s": 0.2, "shrink_after_s": 1.0}
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_router(
-                ACTOR,
-                args={"directory": str(judge.directory)},
-                workers=0,
-                hosts_bind=ANY_PORT,
-                limits=ServerLimits(**{**QUICK, "start_s": PATIENCE_S, **limits}),
-            ) as server,
-            open_host(server.hosts_address, workers=WorkerRange(1, 4), name="a"),
-            open_calls(server.address) as calls,
-        ):
-            await until(lambda: server.status().ready == 1)
-            keys = [calls.start(f"k{n}", ["wait", f"go-k{n}"]) for n in range(6)]
-            await until(lambda: server.stats().running == 4)
-            assert (server.stats().workers_least, server.stats().workers_most) == (1, 4)
-            for key in keys:
-                judge.put(f"go-{key}")
-            await calls.values(*keys)
-            await until(lambda: len(server.stats().per_worker) == 1)
-            assert {death.why for death in server.stats().deaths} == {NOT_NEEDED}
+    async with (
+        open_server(
+            judge, hosted=True, worker_capacity=1, grow_after_s=0.2, shrink_after_s=1.0
+        ) as server,
+        open_host(server.hosts_address, workers=WorkerRange(1, 4), name="a"),
+        open_calls(server.address) as calls,
+    ):
+        await until(lambda: server.status().ready == 1)
+        keys = [calls.start(f"k{n}", ["wait", f"go-k{n}"]) for n in range(6)]
+        await until(lambda: server.stats().running == 4)
+        assert (server.stats().workers_least, server.stats().workers_most) == (1, 4)
+        for key in keys:
+            judge.put(f"go-{key}")
+        await calls.values(*keys)
+        await until(lambda: len(server.stats().per_worker) == 1)
+        assert {death.why for death in server.stats().deaths} == {NOT_NEEDED}
     judge.assert_exactly_once(*keys)
 
 

@@ -17,9 +17,7 @@ from tests.connections import held_port
 from tests.real.environments import Bookings
 from tests.real.judge import Judge
 from tests.real.support import (
-    ANY_PORT,
     PATIENCE_S,
-    QUICK,
     Calls,
     host_process,
     open_calls,
@@ -27,8 +25,6 @@ from tests.real.support import (
     open_server_process,
     until,
 )
-from trio_envserve import ServerLimits
-from trio_envserve import open_server as open_real_server
 from trio_envserve.lab.processes import Process
 
 BOOKINGS = "tests.real.environments:Bookings"
@@ -100,13 +96,8 @@ def server_process(judge: Judge, port: int, **hosts: Any) -> Any:
 
 
 async def test_host_that_is_killed_leaves_one_turn_in_doubt(judge: Judge):
-    limits = ServerLimits(**{**QUICK, "start_s": PATIENCE_S})
-    opened = open_real_server(
-        BOOKINGS, args={"directory": str(judge.directory)}, workers=0, limits=limits,
-        hosts_bind=ANY_PORT,
-    )  # fmt: skip
-    with trio.fail_after(PATIENCE_S):
-        async with opened as server, open_calls(server.address) as calls:
+    async with open_server(judge, environment=BOOKINGS, hosted=True) as server:
+        async with open_calls(server.address) as calls:
             async with host_process(server.hosts_address) as host:
                 book(calls, "k", booked=True)
                 await at_turn(judge, "k")
