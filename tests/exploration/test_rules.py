@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -12,69 +13,49 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names
 from trio_envserve.lab.exploration.configurations import HOST_TABLE, Configuration
 from trio_envserve.lab.exploration.judges import OF_JUDGES, Promises, TurnModel
-from trio_envserve.lab.exploration.rules import FORMS, RULES
+from trio_envserve.lab.exploration.rules import FORMS
 from trio_envserve.lab.exploration.systems import HOST_FORMS, system_of
 from trio_envserve.lab.exploration.world import SERVER, TIME
 from trio_envserve.retrylab.explore import Space
 from trio_envserve.retrylab.values import Bag, Counted, form
 
 
-def attributes(kind: type) -> set[str]:
-    """Of dataclasses their fields; of the rest what an instance of a world has."""
+@functools.cache
+def machines() -> dict[type, set[str]]:
+    """Attributes of machines, in systems without hosts and with them, and of judges."""
+    made: list[object] = [_Line(), Promises(1), TurnModel(1, journaled=True, prompt=True)]
+    for asked, others in ((Configuration(name="one"), ("c0", "w0")), (HOST_TABLE[0], (TIME, "h0"))):
+        system = system_of(asked)
+        space = Space(system, system.bounds)
+        state, _ = space.begun(space.first()[0], 0)
+        server, one, other = (state.parts[name].local.make() for name in (SERVER, *others))
+        made += [server, one, other]
+        if asked.hosts:
+            made += [other.host, other.host._outbox, server.hosts, server.hosts.leases]
+            continue
+        router, client = server.router, one.core
+        made += [
+            router, router.works, router.works.gate, router.sessions, router.queue,
+            router.announced, router.pool, router.workforce, router.dispatches, client,
+            client.calls, client.sessions, client.pings, other.processes[b"w0-1"].core,
+        ]  # fmt: skip
+    return {type(each): set(vars(each)) for each in made if hasattr(each, "__dict__")}
+
+
+EACH = {**HOST_FORMS, **OF_JUDGES}
+
+
+@pytest.mark.parametrize("kind", EACH, ids=lambda kind: kind.__name__)
+def test_rule_is_for_an_attribute_that_there_is(kind: type):
+    rules = EACH[kind]
+    if callable(rules):
+        return
     if dataclasses.is_dataclass(kind):
-        return {field.name for field in dataclasses.fields(kind)}
-    system = system_of(Configuration(name="one"))
-    space = Space(system, system.bounds)
-    state, _ = space.begun(space.first()[0], 0)
-    client, server, slot = (state.parts[name].local.make() for name in ("c0", "server", "w0"))
-    client, router = client.core, server.router
-    worker = slot.processes[b"w0-1"].core
-    machines = [
-        router, router.works, router.works.gate, router.sessions, router.queue, router.announced,
-        router.pool, router.workforce, router.dispatches, client,
-        client.calls, _Line(), client.sessions, client.pings, worker,
-    ]  # fmt: skip
-    return set(vars(next(each for each in machines if type(each) is kind)))
-
-
-def attributes_with_hosts(kind: type) -> set[str]:
-    """Fields of a dataclass, or the attributes of the one such object in a world with hosts."""
-    if dataclasses.is_dataclass(kind):
-        return {field.name for field in dataclasses.fields(kind)}
-    system = system_of(HOST_TABLE[0])
-    space = Space(system, system.bounds)
-    state, _ = space.begun(space.first()[0], 0)
-    time, server, machine = (state.parts[name].local.make() for name in (TIME, SERVER, "h0"))
-    host, hosts = machine.host, server.hosts
-    parts = [time, server, machine, host, host._outbox, hosts, hosts.leases]
-    return set(vars(next(each for each in parts if type(each) is kind)))
-
-
-OF_HOSTS = {kind: rules for kind, rules in HOST_FORMS.items() if FORMS.get(kind) is not rules}
-
-
-@pytest.mark.parametrize("kind", OF_HOSTS, ids=lambda kind: kind.__name__)
-def test_a_rule_of_hosts_is_for_an_attribute_that_there_is(kind: type):
-    rules = OF_HOSTS[kind]
-    assert not callable(rules)
-    assert set(rules) <= attributes_with_hosts(kind)
+        there = {field.name for field in dataclasses.fields(kind)}
+    else:
+        there = machines().get(kind) or set(getattr(kind, "__slots__", ()))
+    assert set(rules) <= there
     assert all(rule.why for rule in rules.values())
-
-
-@pytest.mark.parametrize("kind", OF_JUDGES, ids=lambda kind: kind.__name__)
-def test_a_rule_of_judges_is_for_an_attribute_that_there_is(kind: type):
-    judges = Promises(1), TurnModel(1, journaled=True, prompt=True)
-    made = {type(each): vars(each) for each in judges}
-    names = made[kind] if kind in made else getattr(kind, "__slots__", ())
-    rules = OF_JUDGES[kind]
-    assert not callable(rules)
-    assert set(rules) <= set(names)
-
-
-@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
-def test_a_rule_is_for_an_attribute_that_there_is(kind: type):
-    assert set(RULES[kind]) <= attributes(kind)
-    assert all(rule.why for rule in RULES[kind].values())
 
 
 def test_attribute_without_a_rule_counts():

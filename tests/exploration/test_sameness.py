@@ -90,22 +90,35 @@ def differing(space: Space, *, looked_at: int, share: float, rng: Random) -> int
     return compared
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["lost", "cut", "beat", "rerun", "limit", "lease", "restart", "stray", "full", "recycle",
-     "twins", "keys-fall", "keys-lease", "keys-goodbye"],
+ALONE = (
+    "lost", "cut", "beat", "rerun", "limit", "lease", "restart", "stray", "full", "recycle",
+    "twins", "keys-fall", "keys-lease", "keys-goodbye",
 )  # fmt: skip
-def test_states_that_count_as_the_same_have_the_same_future(name: str):
+HOSTED = ("hosts-sleep", "hosts-guard", "hosts-over-twice")
+
+
+@pytest.mark.parametrize(
+    ("name", "looked_at", "least"),
+    [*((name, 200, 10) for name in ALONE), *((name, 60, 5) for name in HOSTED)],
+)
+def test_states_that_count_as_the_same_have_the_same_future(name: str, looked_at: int, least: int):
     space = space_of(configuration(name), Whole)
-    assert differing(space, looked_at=200, share=0.2, rng=Random(name)) > 10
+    assert differing(space, looked_at=looked_at, share=0.2, rng=Random(name)) > least
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_walk_of_merged_actors_is_a_walk_of_whole_ones(seed: int):
+@pytest.mark.parametrize(
+    ("asked", "seed"),
+    [
+        *((MIXED, seed) for seed in range(4)),
+        *((configuration(name), name) for name in ("hosts-late", "hosts-written-off", "hosts")),
+    ],
+    ids=str,
+)
+def test_walk_of_merged_actors_is_a_walk_of_whole_ones(asked: Configuration, seed: int | str):
     """Along the same moves, actors that were replaced by their likes on the way, and actors
     with their own past, are the same, and can do the same."""
     rng = Random(seed)
-    merged, whole = space_of(MIXED), space_of(MIXED, Whole)
+    merged, whole = space_of(asked), space_of(asked, Whole)
     one, other = first(merged), first(whole)
     for _ in range(60):
         assert texts(merged, one) == texts(whole, other)
@@ -123,15 +136,19 @@ def texts(space: Space, state: SystemState) -> list[str]:
     return [repr(part.local.form) for part in state.parts.values()]
 
 
-def test_exchanged_clients_and_workers_count_once():
+@pytest.mark.parametrize(
+    ("name", "ask"), [("twins", ("ask", "{}")), ("keys-cancel", ("choose", "{}", "ask", b"x"))]
+)
+def test_exchanged_clients_and_workers_count_once(name: str, ask: tuple[Any, ...]):
     """Whoever of the twins does something first, it is the same state."""
-    space = space_of(configuration("twins"))
+    space = space_of(configuration(name))
     start = first(space)
-    one, other = (after(space, start, ("ask", client)) for client in ("c0", "c1"))
+
+    def asked_by(state: SystemState, client: str) -> SystemState:
+        return after(space, state, tuple(client if word == "{}" else word for word in ask))
+
+    one, other = asked_by(start, "c0"), asked_by(start, "c1")
     assert one != other
     assert key_of(space, one) == key_of(space, other) != key_of(space, start)
-    both = {
-        key_of(space, after(space, state, ("ask", client)))
-        for state, client in ((one, "c1"), (other, "c0"))
-    }
+    both = {key_of(space, asked_by(one, "c1")), key_of(space, asked_by(other, "c0"))}
     assert len(both) <= 2

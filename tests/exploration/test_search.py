@@ -49,22 +49,29 @@ def told(asked: Configuration) -> str:
     return failure.text()
 
 
-def test_counterexample_is_a_shortest_way():
-    with find("acknowledged-on-arrival").applied():
-        text = told(configuration("crash"))
-    assert "broken: at 0.000 s: c0#1 is acknowledged, and its caller has nothing" in text
-    assert "* asks c0#1: run" in text
-    assert "does started c0#1" in text
-    assert "is told c0#1: result" in text
-    assert "and then on without a fault" in text
-    assert text.endswith("again: trio-envserve fuzz --exhaustive --config crash")
+COUNTEREXAMPLES = {
+    ("crash", "acknowledged-on-arrival"): (
+        "broken: at 0.000 s: c0#1 is acknowledged, and its caller has nothing",
+        "* asks c0#1: run", "does started c0#1", "is told c0#1: result",
+        "and then on without a fault",
+    ),
+    ("small", "a-lost-request-is-not-repeated"): (
+        "and then on without a fault, until all is at rest", "waits for ever",
+    ),
+    ("keys-cancel", "the-first-who-leaves-cancels"): ("G7: ", "1. c0: ask x", "does turn"),
+    ("hosts-beat", "no-margin"): (
+        "G1: ", "time: tick", "Items 1(SPAWN w0-1)", "w0-1 is declared lost and lives",
+    ),
+}  # fmt: skip
 
 
-def test_system_that_goes_on_for_ever_is_told_with_its_aftermath():
-    with find("a-lost-request-is-not-repeated").applied():
-        text = told(configuration("small"))
-    assert "and then on without a fault, until all is at rest" in text
-    assert "waits for ever" in text
+@pytest.mark.parametrize(("name", "mutant"), COUNTEREXAMPLES)
+def test_counterexample_is_a_shortest_way_and_says_who_did_what(name: str, mutant: str):
+    """Also that of a system that goes on for ever, with its aftermath."""
+    with find(mutant).applied():
+        text = told(configuration(name))
+    assert [words for words in COUNTEREXAMPLES[name, mutant] if words not in text] == []
+    assert text.endswith(f"again: trio-envserve fuzz --exhaustive --config {name}")
 
 
 def test_exception_of_a_core_is_a_violation(monkeypatch: pytest.MonkeyPatch):
