@@ -42,12 +42,10 @@ class Configuration:
     """Workers of the server's machine; with hosts those of each host."""
     capacity: int = 2
     """Executions at once on one worker."""
-    consent: bool | None = False
-    """The word of calls on a further execution; None: as the environment declares."""
-    declared: bool = False
-    """The environment's own word on it."""
+    consent: bool = False
+    """Whether calls consent to further executions."""
     allowance: int = 3
-    """Executions that a call allows, if a further one has consent."""
+    """Executions that a call allows, if further ones have consent."""
     limited: bool = False
     """Whether calls have a time limit."""
     window: int = 16
@@ -149,8 +147,7 @@ class Configuration:
     @property
     def most(self) -> int:
         """Executions of one call that are allowed."""
-        consent = self.declared if self.consent is None else self.consent
-        return self.allowance if consent else 1
+        return self.allowance if self.consent else 1
 
     @property
     def slots(self) -> int:

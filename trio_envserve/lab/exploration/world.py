@@ -945,7 +945,7 @@ class ExploredProcesses(ExploredPart):
         core = WorkerCore(incarnation, limits=limits)
         process = self.processes[worker] = ExploredProcess(worker, core)
         self.did("", ("spawned", self.name, *process.name))
-        self.take(process, EnvironmentReady(1, "explored", self.configuration.declared))
+        self.take(process, EnvironmentReady(1, "explored", False))
 
     def take(self, process: ExploredProcess, given: WorkerInput) -> None:
         """Give a core an input, and carry out what it wants."""
