@@ -28,10 +28,11 @@ from typing import Any
 
 import trio
 
+from tests.rig.client import Ask, Asks
 from tests.rig.kills import JOURNAL, LIMITS
 from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import Pool
-from trio_envserve import CallError, ClientLimits, Rollout, open_client
+from trio_envserve import Rollout
 from trio_envserve.lab.killer import Act, HeldVictim, Killer
 from trio_envserve.lab.processes import join_process, until
 
@@ -40,6 +41,7 @@ CALM_S = 60.0
 """Time after the last rollout in which all boxes must be gone, in seconds."""
 PAUSE_S = 0.6
 """Between two kills, on average, in seconds."""
+IN_FLIGHT = 24
 KILLS = (("server", "kill"), *[("worker", "kill")] * 3)
 KILLS_OF_HOSTS = (
     ("host", "kill"), ("host", "kill"), ("host", "kill with guards"), ("guard", "kill"),
@@ -91,8 +93,15 @@ rollout.rerun = True  # type: ignore[attr-defined]  # as environments say it
 # -- the run --------------------------------------------------------------------------------
 
 
+class Mix(Asks):
+    """Work under keys, begun again as often as it takes."""
+
+    def nth(self, number: int) -> Ask:
+        return Ask(f"boxes/{number}", keyed=True, rerun=True, max_executions=1000)
+
+
 async def run(rig: Rig, given: argparse.Namespace) -> None:
-    folder, done, rng = rig.folder, 0, random.Random(given.seed)
+    folder = rig.folder
     (folder / "boxes").mkdir()
     os.environ["BOXES"] = str(folder)
     server = rig.serve(
@@ -101,41 +110,22 @@ async def run(rig: Rig, given: argparse.Namespace) -> None:
         logged=False,
     )  # fmt: skip
     killer = Killer(rig, {"kill with guards": partial(_kill_with_guards, folder)})
-    slots = trio.CapacityLimiter(24)
-    limits = ClientLimits(recovery_s=600.0, start_s=120.0)
+    kinds = KILLS + KILLS_OF_HOSTS if given.hosts else KILLS
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(rig.kept(server, "server"))
         for name in (f"h{number}" for number in range(given.hosts)):
             host = join_process(server.said["hosts"], 2, folder, name=name, cwd=folder)
             await stack.enter_async_context(rig.kept(host, "host", name=name))
             rig.hosts[name] = host
-        opened = open_client(server.said["address"], limits=limits)
-        client = await stack.enter_async_context(opened)
-
-        async def call(number: int) -> None:
-            nonlocal done
-            async with slots:
-                for attempt in range(1000):
-                    try:
-                        key = f"{number}-{attempt}"
-                        await client.run_rollout({}, key=key, rerun=True, max_executions=1000)
-                    except CallError:
-                        continue
-                    break
-                done += 1
-
+        await stack.enter_async_context(rig.kept_clients(1, server.said["address"]))
         async with trio.open_nursery() as nursery:
-            for number in range(given.rollouts):
-                nursery.start_soon(call, number)
-            for number in range(given.kills):
-                due = number * given.rollouts // (given.kills + 1)
-                await until(lambda due=due: done >= due)  # type: ignore[misc]
-                await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
-                of, how = rng.choice(KILLS + KILLS_OF_HOSTS if given.hosts else KILLS)
-                await killer.carry_out(Act(0.0, of, how, rng.random()))
+            nursery.start_soon(
+                rig.strike, killer, given.seed, given.kills, kinds, given.rollouts, PAUSE_S
+            )
+            await rig.carried_out("all", in_flight=IN_FLIGHT, count=given.rollouts)
         with rig.phase("calm", CALM_S):
             await until(lambda: not os.listdir(folder / "boxes"))
-        rig.log.write("phase", "end", rollouts=done, kills=killer.done)
+        rig.log.write("phase", "end", rollouts=rig.ended, kills=killer.done)
 
 
 async def _kill_with_guards(folder: Path, act: Act, held: HeldVictim) -> None:

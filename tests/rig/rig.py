@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shlex
 import sys
 import tempfile
@@ -27,7 +28,7 @@ import trio
 from tests.rig.samples import Pool, Samples, sample
 from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.lab.guarantees import judge
-from trio_envserve.lab.killer import Victim, kept
+from trio_envserve.lab.killer import Act, Killer, Victim, kept
 from trio_envserve.lab.logs import EventLog, Lives, prepared
 from trio_envserve.lab.processes import (
     LOOK_S,
@@ -36,6 +37,7 @@ from trio_envserve.lab.processes import (
     Process,
     program,
     serve_process,
+    until,
 )
 from trio_envserve.testing.proxy import FaultProxy
 
@@ -219,6 +221,22 @@ class Rig:
         return client.right
 
     # -- the run -------------------------------------------------------------------
+
+    async def strike(
+        self, killer: Killer, seed: int, count: int, kinds: Sequence[tuple[str, str]], calls: int,
+        pause_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Carry out acts of these kinds, while so many calls come to their ends.
+
+        ``pause_s``: the average pause before each, once its time has come.
+        """
+        rng = random.Random(seed)
+        for number in range(count):
+            due = number * calls // (count + 1)
+            await until(lambda: self.ended >= due)  # noqa: B023  # it is awaited here
+            await trio.sleep(rng.uniform(0.0, 2 * pause_s))
+            of, how = rng.choice(kinds)
+            await killer.carry_out(Act(0.0, of, how, rng.random()))
 
     async def watch(self) -> None:
         """Follow the log and the processes that write it, until cancelled."""

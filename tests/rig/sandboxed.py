@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import random
 import sys
@@ -28,7 +27,7 @@ from trio_envserve import Rollout
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.lab.environment import LoggedEnvironment
 from trio_envserve.lab.guarantees import judge
-from trio_envserve.lab.killer import Act, Killer
+from trio_envserve.lab.killer import Killer
 from trio_envserve.lab.processes import until
 from trio_envserve.sandboxes import bubblewrap
 from trio_envserve.sandboxes.interface import SandboxSpec
@@ -89,7 +88,10 @@ async def run(rig: Rig, given: argparse.Namespace) -> None:
         async with rig.kept_clients(1, server.said["address"]):
             with rig.phase("kills", ALL_S):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_kill, rig, given)
+                    kills = [("worker", "kill")]
+                    nursery.start_soon(
+                        rig.strike, Killer(rig), given.seed, given.kills, kills, given.rollouts
+                    )
                     await rig.carried_out("all", in_flight=IN_FLIGHT, count=given.rollouts)
             with rig.phase("gone", GONE_S):
                 await until(lambda: not _folders(made))
@@ -97,15 +99,6 @@ async def run(rig: Rig, given: argparse.Namespace) -> None:
     left = [f"folder {each}" for each in _folders(made)] + sorted(_mounts() - before)
     left += [f"process {each}" for each in _alive(_sign(rig.folder / EVENTS))]
     (rig.folder / LEFT).write_text("".join(f"{each}\n" for each in left))
-
-
-async def _kill(rig: Rig, given: argparse.Namespace) -> None:
-    """Kill workers, at times that the calls' ends decide."""
-    rng, killer = random.Random(given.seed), Killer(rig)
-    for number in range(given.kills):
-        due = math.floor(given.rollouts * number / given.kills * 0.8)
-        await until(lambda: rig.ended >= due)  # noqa: B023  # it is awaited here
-        await killer.carry_out(Act(0.0, "worker", "kill", rng.random()))
 
 
 def _folders(made: Path) -> list[str]:
