@@ -51,7 +51,7 @@ from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
 from .findings import Case, CaseFailed, Finding, TimedOut, case, check
-from .peer import body_of
+from .peer import Received, body_of
 from .run import ConformanceReport, judge_case
 from .script import cases_of
 
@@ -72,13 +72,6 @@ class Subject(NamedTuple):
     and ``failing`` fails."""
 
 
-class Heard(NamedTuple):
-    """A message of the worker, and the frames behind its incarnation."""
-
-    message: messages.Message
-    frames: list[bytes]
-
-
 @final
 class WorkerBench:
     """One worker, started for one case.  Made by :func:`open_worker_bench`."""
@@ -91,7 +84,8 @@ class WorkerBench:
         self.process = process
         self.incarnation = incarnation
         self.session = secrets.token_bytes(ID_BYTES)
-        self.heard: list[Heard] = []
+        self.received: list[Received] = []
+        """Its messages, each with the frames behind its incarnation."""
         self.heartbeats: list[Heartbeat] = []
         self._to = incarnation
         self._epoch = b""
@@ -128,7 +122,7 @@ class WorkerBench:
             alone = [messages.encode(message)] if body is None else [rest[-2], rest[-1]]
             if body is not None and messages.rows_claimed(said[0]) > 1:
                 alone = [messages.encode(message), bytes(body)]
-            self.heard.append(Heard(message, [*client, *alone]))
+            self.received.append(Received(message, (*client, *alone)))
         self._tell()
 
     def _break(self, expected: str, seen: str) -> None:
@@ -138,8 +132,8 @@ class WorkerBench:
         self._news.set()
         self._news = trio.Event()
 
-    def felt(self, heartbeat: Heartbeat) -> None:
-        """A sign of life."""
+    def note(self, heartbeat: Heartbeat) -> None:
+        """A sign of life came."""
         self.heartbeats.append(heartbeat)
         self._tell()
 
@@ -161,20 +155,12 @@ class WorkerBench:
         raise TimedOut(expected, self._last())
 
     def _last(self) -> str:
-        said = [each.message for each in self.heard if not isinstance(each.message, messages.Beat)]
+        said = [each.message for each in self.received if not isinstance(each.message, Beat)]
         return f"last it said {said[-1]}" if said else "it said nothing"
 
     def all(self, cls: type[M]) -> list[M]:
         """Its messages of that kind so far."""
-        return [cast(M, each.message) for each in self.heard if type(each.message) is cls]
-
-    def _outcomes(self, n: int) -> list[Heard]:
-        """What it has said of the end of a dispatch: outcomes, and their announcements."""
-        return [
-            each
-            for each in self.heard
-            if isinstance(each.message, WorkerOutcome | Announced) and each.message.number == n
-        ]
+        return [each.message for each in self.received if type(each.message) is cls]
 
     # -- what must come, and what must not: words of scripts -----------------------------
 
@@ -192,20 +178,18 @@ class WorkerBench:
         self, n: int, status: str = "any", verdict: str = "any", code: str = "any"
     ) -> None:
         """Wait for the outcome of a dispatch, which must be its own."""
-        found = list[Heard]()
 
-        def came() -> bool:
-            found[:] = [e for e in self._outcomes(n) if isinstance(e.message, WorkerOutcome)]
-            return bool(found)
+        def came() -> list[Received]:
+            outcomes = (e for e in self.received if isinstance(e.message, WorkerOutcome))
+            return [each for each in outcomes if each.message.number == n]
 
-        await self.until(came, f"the outcome of dispatch {n}")
-        message, frames = found[0]
-        assert isinstance(message, WorkerOutcome)
+        await self.until(lambda: bool(came()), f"the outcome of dispatch {n}")
+        message, frames = first = came()[0]
         right = (message.session, message.sequence) == (self.session, n)
         check(right, "the dispatch's session and sequence in the outcome", message)
         check(frames[0] == CLIENT.encode(), "the dispatch's client, as bytes", frames[0])
         check(messages.is_status(message.status), "status 0, 1 or 2", message)
-        info = error_of(found[0]) if message.status else None
+        info = error_of(first) if message.status else None
         if status != "any":
             check(message.status == Status[status], f"status {status}", info or message)
         if verdict != "any":
@@ -227,9 +211,9 @@ class WorkerBench:
 
     def _since_hello(self, cls: type[M]) -> list[M]:
         """Its messages of that kind since its last hello."""
-        said = [each.message for each in self.heard]
+        said = [each.message for each in self.received]
         at = max(n for n, each in enumerate(said) if type(each) is WorkerHello)
-        return [cast(M, each) for each in said[at:] if type(each) is cls]
+        return [each for each in said[at:] if type(each) is cls]
 
     async def quiet(self) -> None:
         """Wait for two more beats: until then it has read what was said."""
@@ -239,7 +223,7 @@ class WorkerBench:
     async def _beat(self) -> Beat:
         """Its next beat, which counts what it has sent since its hello."""
         await self.quiet()
-        said = [each.message for each in self.heard]
+        said = [each.message for each in self.received]
         at = max(n for n, each in enumerate(said) if type(each) is Beat)
         first = max(n for n, each in enumerate(said[:at]) if type(each) is WorkerHello)
         sent = sum(not isinstance(each, messages.UNCOUNTED) for each in said[first:at])
@@ -265,7 +249,7 @@ class WorkerBench:
         check(beat.epoch == self._epoch, f"epoch {self._epoch.hex() or 'empty'}", beat)
 
     async def counted(self, count: list[int]) -> None:
-        """Its next beat has heard so many messages of the router of now."""
+        """Its next beat counts so many messages from the router of now."""
         beat = await self._beat()
         check(beat.received == count[0], f"{count[0]} messages received", beat)
 
@@ -352,13 +336,13 @@ class WorkerBench:
         self.process.hang_up()
 
 
-def error_of(heard: Heard) -> ErrorInfo:
+def error_of(outcome: Received) -> ErrorInfo:
     """The error record of an outcome."""
     try:
-        record = cbor2.loads(heard.frames[-1])
+        record = cbor2.loads(outcome.frames[-1])
     except Exception as error:  # whatever cbor2 makes of it
         raise CaseFailed("an error record as the body", type(error).__name__) from None
-    info = error_records.decode(heard.frames[-1])
+    info = error_records.decode(outcome.frames[-1])
     check(info.code != "unreadable", "an error record with code, verdict and message", record)
     return info
 
@@ -387,7 +371,7 @@ async def open_worker_bench(
                 bench = WorkerBench(subject, process, stream, incarnation, patience_s)
                 nursery.start_soon(bench.listen)
                 nursery.start_soon(bench.reap)
-                nursery.start_soon(process.listen, bench.felt)
+                nursery.start_soon(process.listen, bench.note)
                 yield bench
                 nursery.cancel_scope.cancel()
     finally:
