@@ -18,6 +18,8 @@ from trio_envserve.testing.proxy import Direction, FaultProxy, open_fault_proxy
 pytestmark = pytest.mark.real
 
 LIMITS = WireLimits(reconnect_min_s=0.01, reconnect_max_s=0.05)
+HANDSHAKE_BYTES = 200
+"""More than either side says before the first message of a connection."""
 
 
 class Bench:
@@ -220,11 +222,14 @@ async def test_drop_after_cuts_inside_a_message(direction):
         bench.muted = direction is Direction.TO_SERVER
         bench.proxy.drop_after(5_000, direction)
         before = counters.to_server_bytes, counters.to_client_bytes
+        connections = counters.connections
         bench.dealer.send_nowait([b"y" * 20_000])
         await bench.until(lambda: counters.cut == 1)
         to_server = counters.to_server_bytes - before[0]
         to_client = counters.to_client_bytes - before[1]
-        assert (to_server if direction is Direction.TO_SERVER else to_client) <= 5_000
+        # On a busy machine the dealer may have made its next connection by now.
+        again = HANDSHAKE_BYTES * (counters.connections - connections)
+        assert (to_server if direction is Direction.TO_SERVER else to_client) <= 5_000 + again
         bench.muted = False
         await bench.ask_until_answered()
         # What was cut in the middle is no message.
