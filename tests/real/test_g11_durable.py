@@ -17,6 +17,7 @@ from tests.real.support import (
     Calls,
     open_calls,
     open_server_process,
+    until,
 )
 from trio_envserve import Client, MayHaveRun
 
@@ -36,8 +37,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                 await server.wait()
                 judge.put("gate")
                 async with journaled(judge, bind=bind):
-                    while len(calls.outcomes) < 3:  # noqa: ASYNC110
-                        await trio.sleep(0.02)
+                    await until(lambda: len(calls.outcomes) == 3)
                     calls.outcomes["again"].unwrap()
                     assert calls.outcomes["again"].executions == 2
                     assert isinstance(calls.outcomes["half"].error, MayHaveRun)

@@ -45,8 +45,7 @@ async def test_g12_never_more_than_the_limit_while_workers_are_killed(
         async def kill() -> None:
             for number in range(KILLS):
                 most = (number + 1) * CALLS // (KILLS + 2)
-                while done < most:  # noqa: ASYNC110  # of another task
-                    await trio.sleep(0.01)
+                await until(lambda: done >= most)  # noqa: B023  # it is awaited here
                 ready = [each for each in server.stats().per_worker if each.phase == "ready"]
                 busy = max(ready, key=lambda each: each.pending, default=None)
                 if busy is not None and busy.pid is not None:

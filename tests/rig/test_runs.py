@@ -17,7 +17,7 @@ import trio
 from tests.cli.commands import check_nothing_left
 from tests.rig.apart import may_build, may_have_namespaces
 from tests.rig.rig import EVENTS
-from trio_envserve.lab.processes import ROOT, Process, program
+from trio_envserve.lab.processes import ROOT, Process, program, until
 
 pytestmark = [
     pytest.mark.real,
@@ -130,8 +130,7 @@ async def test_rig_that_is_interrupted_leaves_no_process(
     process = Process(command, "soak", cwd=tmp_path, end_s=60.0)
     with trio.fail_after(LIMIT_S):
         async with process:
-            while not log.exists() or '"began"' not in log.read_text():  # noqa: ASYNC110
-                await trio.sleep(0.05)
+            await until(lambda: log.exists() and '"began"' in log.read_text())
             process.signal(number)
             status = await process.listen(heard.append)
     assert "Traceback" not in process.last_words()
