@@ -70,9 +70,9 @@ def ready(socket_type: bytes = b"DEALER", identity: bytes | None = b"") -> bytes
     return command(b"READY", properties)
 
 
-def ping(context: bytes = b"") -> bytes:
+def ping(context: bytes = b"", ttl_tenths: int = 0) -> bytes:
     """``PING``, to be answered with the first 16 bytes of the context."""
-    return command(b"PING", bytes(2) + context)
+    return command(b"PING", struct.pack(">H", ttl_tenths) + context)
 
 
 @final
