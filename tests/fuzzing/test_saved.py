@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.fuzzing.known import broken_by
-from trio_envserve.lab.simulation.plan import from_data, plan_of
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.failure import Failure, examine, load_failure, replay, save_failure
 
@@ -77,10 +76,3 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"x\.json is no saved failure"):
             load_failure(Protocol(), path)
-
-
-@pytest.mark.parametrize("harsh", [False, True])
-def test_every_plan_can_be_written_down(harsh: bool):
-    for seed in range(30):
-        plan = plan_of(seed, harsh=harsh)
-        assert from_data(json.loads(json.dumps(plan.to_data()["plan"]))) == plan

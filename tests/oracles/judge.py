@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from trio_envserve.lab.simulation.judges import Judges as Ours
-from trio_envserve.lab.simulation.plan import from_data
+from trio_envserve.lab.simulation.plan import SimulationPlan
 from trio_envserve.retrylab.judges import Event, Violation
+from trio_envserve.retrylab.values import from_data
 
 from .traces import Trace, from_plain, read_file
 
@@ -56,7 +57,7 @@ def found_today(trace: Trace) -> list[list[Any]]:
         Event(at_s, kind, actor, request, tuple(map(from_plain, plain)))
         for at_s, kind, actor, request, plain in trace["events"]
     )
-    return found_by(Ours(from_data(trace["plan"])), events)
+    return found_by(Ours(from_data(SimulationPlan, trace["plan"])), events)
 
 
 # -- comparison -----------------------------------------------------------------

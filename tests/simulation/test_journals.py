@@ -23,7 +23,6 @@ from trio_envserve.lab.simulation.plan import (
     PLAIN_SYNC_S,
     FaultKind,
     brings,
-    from_data,
     have_keys,
     is_harsh,
     of_keys_only,
@@ -132,14 +131,6 @@ def test_a_journal_leaves_seeds_without_one_as_they_were():
         assert not without.faults & OF_JOURNALS
         assert (without.sync_s, without.crash_at_write) == (PLAIN_SYNC_S, None)
         assert not plan.without(FaultKind.KEYS).has(FaultKind.JOURNAL)
-
-
-def test_a_plan_with_a_journal_is_written_down_and_read():
-    plan = dataclasses.replace(plan_of(SEEDS[0]), crash_at_write=3)
-    assert from_data(plan.to_data()["plan"]) == plan
-    old = plan_of(0).to_data()["plan"]
-    del old["sync_s"], old["crash_at_write"]
-    assert from_data(old) == plan_of(0)
 
 
 # -- the disk -------------------------------------------------------------------------

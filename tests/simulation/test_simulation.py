@@ -4,6 +4,7 @@ That it finds what is broken on purpose: `tests/fuzzing/test_mutants.py`.
 """
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, RARE, na
 from trio_envserve.lab.simulation.junk import KINDS, spoilt
 from trio_envserve.lab.simulation.network import Frames, SimulatedLink, SimulatedNetwork
 from trio_envserve.lab.simulation.plan import (
+    CONFIGURATIONS,
     DRAWN_APART,
     HARSH_ONLY,
     OF_HOSTS,
@@ -37,13 +39,13 @@ from trio_envserve.lab.simulation.plan import (
     SimulationPlan,
     brings,
     draw,
-    from_data,
     have_keys,
     is_harsh,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import SimulationRun, run
 from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab.values import from_data
 
 SEEDS = 80
 """Each is run usual and harsh: half of that by each of two tests."""
@@ -311,14 +313,22 @@ def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bo
 
 
 @pytest.mark.parametrize("hosts", [False, True], ids=["here", "hosts"])
-@pytest.mark.parametrize("more", ["GRACE", "PERMITS", "RESOURCES", "SAVES"])
-def test_a_plan_with_more_in_it_is_the_same_as_data(more: str, hosts: bool):
-    given = {"graces" if more == "GRACE" else more.lower(): True}
-    for seed in range(10):
-        plan = plan_of(seed, harsh=is_harsh(seed), hosts=hosts, **given)
-        assert from_data(plan.to_data()["plan"]) == plan
-        assert (plan.has(FaultKind[more]), plan.has(FaultKind.HOSTS)) == (True, hosts)
-        assert not plan_of(seed, harsh=is_harsh(seed), hosts=hosts).has(FaultKind[more])
+@pytest.mark.parametrize("more", sorted({"", *CONFIGURATIONS} - {"hosts"}))
+def test_plan_is_the_same_as_data_whatever_is_in_it(more: str, hosts: bool):
+    kinds = {kind for name, (kind, _) in CONFIGURATIONS.items() if name == more}
+    kinds |= {FaultKind.HOSTS} if hosts else set()
+    for seed in range(30):
+        plan = plan_of(seed, harsh=is_harsh(seed), hosts=hosts, **{more: True} if more else {})
+        plan = dataclasses.replace(plan, crash_at_write=seed)
+        data = json.loads(json.dumps(plan.to_data()["plan"]))
+        assert from_data(SimulationPlan, data) == plan
+        assert plan.faults & {kind for kind, _ in CONFIGURATIONS.values()} == kinds
+
+
+def test_plan_of_a_time_before_there_was_a_journal_is_read():
+    data = plan_of(0).to_data()["plan"]
+    del data["sync_s"], data["crash_at_write"]
+    assert from_data(SimulationPlan, data) == plan_of(0)
 
 
 def test_callers_meet_at_keys():

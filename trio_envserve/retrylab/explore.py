@@ -52,7 +52,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from .draw import COLUMNS
 from .judges import Event, Kind, Violation
 from .life import CRASH, BaseLife, judged, made_judges
-from .plan import asks_data, asks_of, tuples
+from .plan import asks_data, asks_of
 from .run import Run, told_of
 from .system import (
     GONE,
@@ -68,7 +68,7 @@ from .system import (
     Stored,
     System,
 )
-from .values import Counted, Twins, counted, form, lowered, plain, ruled, short
+from .values import Counted, Twins, counted, form, lowered, plain, ruled, short, tuples
 from .world import ARRIVED, LOST, STRAY, Events
 
 MOST_CALM = 5_000

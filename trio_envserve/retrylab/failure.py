@@ -27,13 +27,13 @@ from .explore import WHERE, Explored, Path, explore, walk
 from .judges import Violation
 from .life import CRASH
 from .mutants import Mutant
-from .plan import Plan, asks_of, tuples
+from .plan import Plan, asks_of
 from .plan import draw as draw_plan
 from .run import Run, run
 from .shrink import ActorShrinker
 from .system import Ask, Bounds, BrokenSystem, Fault, System
 from .target import HOW_TO_BE_THE_SAME, MOST_RUNS, BaseTally, Target, run_twice, tried
-from .values import plain
+from .values import plain, tuples
 
 FORMAT = 2
 """The version of saved failures."""

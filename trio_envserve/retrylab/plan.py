@@ -16,7 +16,7 @@ from . import author
 from .author import raised
 from .draw import listed, timetable
 from .system import Ask, BrokenSystem, Clock, Fault, System, unknown
-from .values import plain, short
+from .values import as_data, from_data, plain, short
 from .world import Rates
 
 MOST_STRIKES = 3
@@ -116,10 +116,9 @@ class Plan:
 
     def to_data(self) -> dict[str, Any]:
         """Plan as plain data, for a file."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        strikes = [{**each._asdict(), "fault": each.fault.name} for each in self.strikes]
-        data |= {"strikes": strikes, "rates": dataclasses.asdict(self.rates)}
-        return {"asks": asks_data(data.pop("asks")), "plan": data}
+        plan = as_data(dataclasses.replace(self, asks=()))
+        del plan["asks"]
+        return {"asks": asks_data(self.asks), "plan": plan}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan:
@@ -129,13 +128,8 @@ class Plan:
             data: The data.
             asks: Asks of the plan.
         """
-        plan = data["plan"]
-        rates = {name: tuples(value) for name, value in plan["rates"].items()}
-        strikes = [
-            Strike(**{**tuples(each), "fault": Fault[each["fault"]]}) for each in plan["strikes"]
-        ]
-        clocks = {name: Clock(*clock) for name, clock in plan["clocks"].items()}
-        return cls(asks, tuple(strikes), Rates(**rates), plan["busy_s"], clocks)
+        plan: Plan = from_data(cls, {"asks": [], **data["plan"]})
+        return dataclasses.replace(plan, asks=asks)
 
     def without(self, fault: Fault) -> Plan:
         """Copy of the plan without this kind of fault."""
@@ -181,13 +175,6 @@ _AWAY = (Fault.STOP, Fault.KILL, Fault.POWER)
 def asks_data(asks: Iterable[Ask]) -> list[dict[str, Any]]:
     """Asks as plain data: what was asked for is drawn again when they are read."""
     return [{"request": a.request, "at_s": a.at_s, "what": plain(a.what)} for a in asks]
-
-
-def tuples(value: Any) -> Any:
-    """Data of a file, with tuples in the place of lists."""
-    if isinstance(value, dict):
-        return {name: tuples(each) for name, each in value.items()}
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def draw(system: System, seed: int) -> Plan:

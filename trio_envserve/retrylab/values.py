@@ -4,6 +4,9 @@ A message is written into the digest of a run, so its text must be the same in e
 process; and it must not change while it is on its way.  A message is therefore immutable,
 down to its last part.
 
+A plan is written to a file as *data*: numbers, text, lists and dicts (:func:`as_data`), and read by
+the annotations of its class (:func:`from_data`).
+
 The *form* of a state is what two states are compared by: nested tuples of plain values
 (:func:`form`), in which names may be exchanged (:func:`lowered`).
 """
@@ -13,9 +16,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import io
 import pickle
 import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,6 +63,74 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
     if isinstance(value, tuple):
         return kind.__name__ if hasattr(kind, "_fields") else "", list(value)
     raise TypeError(f"a {kind.__name__} is not a plain, immutable value; these are: {ALLOWED}")
+
+
+# -- data of a file -------------------------------------------------------------------------
+
+
+def as_data(value: Any) -> Any:
+    """Plain value as data for JSON: records by the names of their fields, members of enumerations
+    by their names, bytes as the ASCII text that they are."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.decode("ascii")
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: as_data(getattr(value, field.name)) for field in fields}
+    if hasattr(value, "_asdict"):
+        return as_data(value._asdict())
+    if isinstance(value, Mapping):
+        return {name: as_data(each) for name, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(map(as_data, value))
+    return [as_data(each) for each in value] if isinstance(value, tuple) else value
+
+
+def from_data(kind: Any, data: Any) -> Any:
+    """Value that this data is.  KeyError, TypeError or ValueError if it is none of the kind.
+
+    Args:
+        kind: A class, or the annotation of a field.
+        data: The data.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if data is None:
+            return None
+        if bytes in arguments:
+            return from_data(bytes if isinstance(data, str) else Any, data)
+        kinds = [each for each in arguments if each is not type(None)]
+        return from_data(kinds[0] if len(kinds) == 1 else Any, data)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        pairs = zip(arguments, data, strict=True)
+        return tuple(from_data(each, its) for each, its in pairs)
+    if origin in (tuple, frozenset):
+        return origin(from_data(arguments[0], each) for each in data)
+    if origin is Mapping:
+        return {name: from_data(arguments[1], each) for name, each in data.items()}
+    if kind is bytes:
+        return data.encode("ascii")
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind[data]
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        if not isinstance(data, dict):
+            raise TypeError(
+                f"a {kind.__name__} is written by the names of its fields, not {data!r}"
+            )
+        hints = _hints(kind)
+        return kind(**{name: from_data(hints.get(name), each) for name, each in data.items()})
+    return tuples(data)
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
+def tuples(data: Any) -> Any:
+    """Data of a file, with tuples in the place of lists."""
+    if isinstance(data, dict):
+        return {name: tuples(each) for name, each in data.items()}
+    return tuple(map(tuples, data)) if isinstance(data, list) else data
 
 
 # -- the states of actors and judges --------------------------------------------------------

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,6 +37,7 @@ from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
 from ...core.limits import KIB, ClientLimits, KeyLimits, ServerLimits
 from ...core.worker_range import WorkerRange
 from ...retrylab.draw import listed, timetable
+from ...retrylab.values import as_data
 
 GUARANTEES = {
     "G1": "one at a time: no request has two live executions",
@@ -362,13 +363,7 @@ class SimulationPlan:
 
     def to_data(self) -> dict[str, Any]:
         """Plan as plain data, for a file."""
-        data = dataclasses.asdict(self)
-        data["faults"] = [fault.name for fault in FaultKind if fault in self.faults]
-        data["moments"] = [[at_s, fault.name] for at_s, fault in self.moments]
-        data["delay_s"] = list(self.delay_s)
-        data["sync_s"] = list(self.sync_s)
-        data["asks"] = [[_ask_to_data(ask) for ask in asks] for asks in self.asks]
-        return {"plan": data}
+        return {"plan": as_data(self)}
 
     def schedule(self) -> list[str]:
         """The events of the plan, in order; the usual ones are left out."""
@@ -1182,52 +1177,3 @@ _BEHAVIOURS = {
     "last-words": "returns and its worker is killed", "huge": "returns too much",
 }  # fmt: skip
 """The behaviours of environment code, by the words for them in a body."""
-
-
-def from_data(data: Mapping[str, Any]) -> SimulationPlan:
-    """The plan that this data is.  ValueError if the data is of no plan of this version."""
-    try:
-        made = dict(data)
-        made["faults"] = frozenset(FaultKind[name] for name in data["faults"])
-        made["moments"] = tuple((at_s, FaultKind[name]) for at_s, name in data["moments"])
-        low_s, high_s = data["delay_s"]
-        made["delay_s"] = (low_s, high_s)
-        if "sync_s" in data:  # plans that were written before there were journals have none
-            low_s, high_s = data["sync_s"]
-            made["sync_s"] = (low_s, high_s)
-        made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
-        made["server"] = ServerLimits(**data["server"])
-        made["client"] = ClientLimits(**data["client"])
-        if data.get("hosts") is not None:
-            lists = {name: tuple(data["hosts"][name]) for name in ("workers", "fences_s", "rates")}
-            made["hosts"] = HostPlan(**{**data["hosts"], **lists})
-        if data.get("permits") is not None:
-            pairs = {name: tuple(map(tuple, data["permits"][name])) for name in ("limits", "rates")}
-            made["permits"] = PermitPlan(**{**data["permits"], **pairs})
-        if "keys" in data:  # plans that were written before there were keys have none
-            made["keys"] = KeyLimits(**data["keys"])
-        return SimulationPlan(**made)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a plan of this version: {type(error).__name__}: {error}") from error
-
-
-def _ask_to_data(ask: PlannedAsk) -> dict[str, Any]:
-    data = dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
-    for name in ("execution_s", "grace_s"):  # few have one
-        if data[name] is None:
-            del data[name]
-    if ask.use is None:
-        del data["use"]
-    else:
-        tag = ask.use.tag.decode("ascii") if isinstance(ask.use.tag, bytes) else ask.use.tag
-        data["use"] |= {"act": ask.use.act.name, "tag": tag}
-    return data
-
-
-def _ask_from_data(data: dict[str, Any]) -> PlannedAsk:
-    made = {**data, "body": data["body"].encode("ascii")}
-    if "use" in data:
-        use = dict(data["use"])
-        tag = use["tag"].encode("ascii") if isinstance(use["tag"], str) else use["tag"]
-        made["use"] = KeyUse(**{**use, "act": KeyAct[use["act"]], "tag": tag})
-    return PlannedAsk(**made)

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from ...retrylab.judges import Violation
 from ...retrylab.target import BaseShrinker, BaseTally, Target
+from ...retrylab.values import from_data
 from ..mutants import find
 from .coverage import IMPOSSIBLE, POSSIBLE, name_of
 from .diagram import sequence
@@ -31,7 +32,6 @@ from .plan import (
     PlannedAsk,
     SimulationPlan,
     body_of,
-    from_data,
     have_keys,
     is_harsh,
     of_keys_only,
@@ -81,7 +81,8 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
 
     def plan_from_data(self, data: Mapping[str, Any]) -> SimulationPlan:
         """The plan in the data of a saved failure."""
-        return from_data(data["plan"])
+        plan: SimulationPlan = from_data(SimulationPlan, data["plan"])
+        return plan
 
     def promise(self, guarantee: str) -> str:
         """The guarantee in one line."""
