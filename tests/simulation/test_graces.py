@@ -153,10 +153,3 @@ def test_judge_finds_a_rollout_without_a_grace_that_is_told():
     told.happened(2.0, "commanded", "w0", "", b"i" * 16, message, b"c0:2|")
     assert len(told.found) == 1
     assert "says that it is late, and has no grace" in told.found[0]
-
-
-@pytest.mark.parametrize("seed", [293, 1108])
-def test_limit_of_an_execution_ends_its_work_before_the_orphan_deadline_of_that_turn(seed: int):
-    """The model closed the work first, whose outcome the router had recorded."""
-    plan = plan_of(seed, harsh=is_harsh(seed), graces=True, saves=True, permits=seed == 293)
-    assert run(seed, harsh=plan.harsh, plan=plan).violations == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from random import Random
 from typing import Any
@@ -25,7 +24,6 @@ from trio_envserve.lab.simulation.plan import (
     brings,
     have_keys,
     is_harsh,
-    of_keys_only,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import run
@@ -59,44 +57,12 @@ def test_what_every_write_finds_is_said(capsys: pytest.CaptureFixture[str]):
     assert "1 seeds" in capsys.readouterr().out
 
 
-def test_of_a_session_that_is_unknown_nobody_waits_whose_client_is_not_there_to_hear_it():
-    """The judge took one for somebody who waits for its key."""
-    plan = dataclasses.replace(of_keys_only(plan_of(411, harsh=True)), crash_at_write=4)
-    assert run(411, harsh=True, plan=plan).violations == ()
-
-
-def test_g9_a_forget_that_came_while_the_last_answers_left_was_never_answered():
-    plan = dataclasses.replace(of_keys_only(plan_of(191, harsh=True)), crash_at_write=3)
-    assert run(191, harsh=True, plan=plan).violations == ()
-
-
-def test_a_request_that_was_cancelled_before_it_came_waits_in_no_generation_when_it_comes_again():
-    """The judge took it for one of the generation that another has opened meanwhile."""
-    plan = dataclasses.replace(of_keys_only(plan_of(527, harsh=True)), crash_at_write=5)
-    assert run(527, harsh=True, plan=plan).violations == ()
-
-
-@pytest.mark.parametrize("seed", [642, 3032314])
-def test_what_was_decided_and_not_safe_when_a_limit_passed_was_taken_for_false(seed: int):
-    """And its caller for lost, so that it was retained for longer."""
-    assert run(seed).violations == ()
-
-
-def test_work_that_ends_in_the_tick_of_its_orphan_deadline_was_taken_for_closed():
-    assert run(1874, harsh=is_harsh(1874)).violations == ()
-
-
 def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(actors, "DAMAGED", 1.0)
     found = run(362, harsh=True)
     assert found.violations == ()
     assert found.faults[FaultKind.DAMAGED_READ.value] > 1
     assert found.told["error not-durable"] > 1
-
-
-def test_what_a_closing_server_stopped_and_cannot_read_was_taken_for_told_wrongly():
-    """The model knew that of what an environment gives only."""
-    assert run(3011031, harsh=True).violations == ()
 
 
 def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(

@@ -24,17 +24,6 @@ def test_seeds_with_resources_break_no_guarantee(hosts: bool):
     assert sum(each.faults.get(STRUCK, 0) for each in runs) > 100
 
 
-def test_g13_resource_was_destroyed_again_as_its_maker_had_not_heard_that_it_gave_it_up():
-    """That worker told the next server, which took it for a resource that it did not know yet."""
-    assert Protocol(resources=True, hosts=True).run(300).violations == ()
-
-
-def test_worker_without_a_slot_is_killed_again_if_its_host_does_not_hear():
-    """The judge did not know that its server had told the host so as that came back, and took the
-    second order for one without a reason."""
-    assert Protocol(resources=True, hosts=True).run(58981318).violations == ()
-
-
 class Watched:
     """A judge of a resource that an execution on one of two workers has made."""
 

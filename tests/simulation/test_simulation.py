@@ -44,7 +44,6 @@ from trio_envserve.lab.simulation.plan import (
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import SimulationRun, run
-from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.values import from_data
 
 SEEDS = 80
@@ -68,100 +67,6 @@ def test_no_seed_violates_a_guarantee_drawn_in_both_ways():
     assert violations([run(seed, harsh=seed % 2 == 0) for seed in range(SEEDS)]) == ""
 
 
-def test_a_call_that_a_lost_server_ran_is_told_so_by_one_whose_environment_is_broken():
-    """The judge took the answer for that of a session that was forgotten."""
-    assert run(437308175, harsh=True).violations == ()
-
-
-def test_a_goodbye_to_a_forgotten_session_is_not_one_of_its_nonce():
-    """The judge took it for one, and the hello that came late for a broken promise."""
-    assert run(296001693, harsh=True).violations == ()
-
-
-@pytest.mark.parametrize("seed", [305, 774])
-def test_a_request_of_a_session_that_made_room_is_not_taken_in(seed: int):
-    """The judge took it for one that a server owes an answer as it closes, though its client
-    heard, or would have heard if it had been connected, that the session is unknown."""
-    plan = plan_of(seed, harsh=True)
-    few = dataclasses.replace(plan.server, sessions=plan.clients + 2)
-    assert run(seed, harsh=True, plan=dataclasses.replace(plan, server=few)).violations == ()
-
-
-def test_a_message_that_comes_after_the_lease_keeps_no_key_wanted():
-    """The judge took it for a sign of a caller whose orphan deadline had begun long before."""
-    assert run(716, harsh=True).violations == ()
-
-
-@pytest.mark.parametrize(("seed", "harsh"), [(2000003, True), (3003268, False)])
-def test_work_that_was_lost_while_nobody_waited_is_retained_at_the_orphan_deadline(
-    seed: int, harsh: bool
-):
-    """The model did not know what the environment declares, and took the work for over: a conflict
-    with it was one with nothing, and an answer with its outcome one to a request not taken in."""
-    assert run(seed, harsh=harsh).violations == ()
-
-
-@pytest.mark.parametrize(("seed", "harsh"), [(3008567, True), (3011874, False), (3014895, True)])
-def test_copies_of_a_request_in_one_turn_may_be_taken_and_refused(seed: int, harsh: bool):
-    """The model took the answer to the later one for that to the earlier, also where both are
-    one message that came twice."""
-    assert run(seed, harsh=harsh).violations == ()
-
-
-def test_a_deadline_that_passes_in_a_turn_of_much_comes_before_the_deaths_of_that_turn():
-    """The model took a death of the last input of a turn for one of an earlier input."""
-    assert run(3019935, harsh=True).violations == ()
-
-
-def test_what_ran_and_waits_to_run_again_may_be_answered_though_as_much_is_kept_as_may_be():
-    """The audit counted what was running only: both requests were lost, and the environment is
-    broken."""
-    assert run(3023133, harsh=True).violations == ()
-
-
-def test_work_of_lost_callers_ends_with_the_environment_and_may_be_asked_for_anew():
-    """The model took it for open, as nobody is told, and the next generation for the same one."""
-    assert run(3024597, harsh=True).violations == ()
-
-
-def test_g9_a_session_was_settled_whose_client_had_not_heard_that_what_it_cancelled_ran():
-    """The answer to the cancel was lost, and the client was told that its call never ran."""
-    assert run(3038655, harsh=True).violations == ()
-
-
-def test_closing_server_does_not_wait_for_a_slow_disk_that_it_reads_from_in_its_last_stage():
-    """The judge took it for one that does not wait for its reads: a late caller asks the next."""
-    assert Protocol(hosts=True).run(6500674).violations == ()
-
-
-def test_elastic_pool_whose_workers_die_in_turn_replaces_each_soon():
-    """The judge took it for one worker that was missing all the time."""
-    assert run(3063212).violations == ()
-
-
-def test_session_that_gave_its_room_to_another_is_unknown_to_all_requests_of_a_message():
-    """The model took the answers to five requests for five answers to the last of them."""
-    assert run(3079616).violations == ()
-
-
-def test_work_dispatched_for_the_last_time_ends_with_its_worker_whatever_is_declared_since():
-    """The model took it for waiting, so that its last caller's leaving was its end."""
-    assert run(3314537, harsh=True).violations == ()
-
-
-def test_worker_whose_hello_and_end_come_in_one_message_gets_no_work():
-    """The router dispatched after each thing that a host said, so a request was spent."""
-    plan = plan_of(3038673, harsh=True, hosts=True)
-    assert run(3038673, harsh=True, plan=plan).violations == ()
-
-
-def test_dispatch_may_be_sent_again_in_the_turn_of_its_outcome():
-    """A host's message had both the word that it never came and its outcome: the model took what
-    was sent again for another start."""
-    plan = plan_of(3038779, harsh=True, hosts=True)
-    assert run(3038779, harsh=True, plan=plan).violations == ()
-
-
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -175,11 +80,6 @@ def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_
 
     monkeypatch.setattr(Works, "request", forgets)
     assert run(1, harsh=True).violations[0].guarantee == "G6"
-
-
-def test_a_pool_whose_workers_are_replaced_and_die_again_is_kept():
-    """The judge took workers that died one after the other for one that was never replaced."""
-    assert run(2100470).violations == ()
 
 
 @pytest.mark.slow
