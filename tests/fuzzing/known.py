@@ -1,4 +1,5 @@
-"""A seed that shows a mutant: the one of `seeds.json`, or if that does not, another."""
+"""Seeds that show mutants: that of `seeds.json`, or if it does not, another; and what is left of
+such a run when it is made small."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 from pathlib import Path
 
 from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab.failure import Failure, examine
 from trio_envserve.retrylab.target import hunt
 
 KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
@@ -23,3 +25,13 @@ def broken_by(name: str) -> tuple[int, str]:
     catch = hunt(target)
     assert catch.seed is not None, name
     return catch.seed, catch.guarantee
+
+
+@functools.cache
+def made_small(name: str) -> Failure:
+    """The failure of that seed."""
+    (seed, guarantee), target = broken_by(name), Protocol(mutant=name)
+    with target.applied():
+        failure = examine(target, seed, guarantee=guarantee)
+    assert failure is not None
+    return failure

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzzing.known import broken_by
+from tests.fuzzing.known import made_small
 from trio_envserve.lab.simulation.target import Protocol
-from trio_envserve.retrylab.failure import Failure, examine, load_failure, replay, save_failure
+from trio_envserve.retrylab.failure import Failure, load_failure, replay, save_failure
 
 FILES = sorted(Path(__file__).parent.joinpath("saved").glob("*.json"))
 
@@ -31,14 +31,9 @@ def test_there_is_one():
     assert FILES
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def failure() -> Failure:
-    seed, guarantee = broken_by("sync-off-by-one")
-    target = Protocol(mutant="sync-off-by-one")
-    with target.applied():
-        found = examine(target, seed, guarantee=guarantee)
-    assert found is not None
-    return found
+    return made_small("reruns-without-consent")
 
 
 def test_what_is_saved_is_what_is_loaded(failure: Failure, tmp_path: Path):

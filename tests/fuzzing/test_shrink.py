@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzzing.known import broken_by
+from tests.fuzzing.known import broken_by, made_small
 from trio_envserve.lab.simulation.plan import (
     OF_HOSTS,
     PLAIN_BOUNDS,
@@ -24,25 +24,28 @@ from trio_envserve.retrylab.failure import examine
 from trio_envserve.retrylab.target import ddmin
 
 
-@pytest.mark.parametrize("name", ["reruns-without-consent", "sync-replays-nothing"])
+NAME = "reruns-without-consent"
+
+
+@pytest.mark.parametrize("name", [NAME, "sync-replays-nothing"])
 def test_a_failure_gets_small_and_still_fails(name: str):
-    (seed, guarantee), target = broken_by(name), Protocol(mutant=name)
-    plan = target.plan(seed)
+    small, target = made_small(name), Protocol(mutant=name)
+    plan = target.plan(small.seed)
     with target.applied():
-        small = examine(target, seed, guarantee=guarantee)
-        again = examine(target, seed, guarantee=guarantee)
-        assert small is not None
         ran = target.run(small.luck, plan=small.plan)
-    assert small == again
-    assert ran.breaks(guarantee)
+    assert ran.breaks(small.guarantee)
     assert sum(map(len, small.plan.asks)) == small.requests <= 5 < sum(map(len, plan.asks))
     assert len(small.plan.moments) <= len(plan.moments)
     assert not target.run(small.luck, plan=small.plan).violations, "it is the mutant's"
 
 
+def test_failure_is_always_made_small_in_the_same_way():
+    small = made_small(NAME)
+    assert made_small.__wrapped__(NAME) == small
+
+
 def test_the_work_is_bounded():
-    seed, guarantee = broken_by("reruns-without-consent")
-    target = Protocol(mutant="reruns-without-consent")
+    (seed, guarantee), target = broken_by(NAME), Protocol(mutant=NAME)
     with target.applied():
         small = examine(target, seed, guarantee=guarantee, most_runs=3)
     assert small is not None
@@ -101,14 +104,10 @@ def test_a_schedule_is_told_in_order_and_not_endlessly():
 
 
 def test_a_failure_is_told_in_a_hundred_columns():
-    seed, guarantee = broken_by("duplicates-run-again")
-    target = Protocol(mutant="duplicates-run-again")
-    with target.applied():
-        failure = examine(target, seed, guarantee=guarantee)
-    assert failure is not None
+    failure = made_small(NAME)
     told = failure.text()
-    assert told.startswith("G1: one at a time")
+    assert told.startswith("G2: at most once")
     assert told.endswith(failure.again)
-    assert f"--seed {seed}" in failure.again
-    assert "--mutant duplicates-run-again" in failure.again
+    assert f"--seed {failure.seed}" in failure.again
+    assert f"--mutant {NAME}" in failure.again
     assert max(map(len, failure.drawing)) <= 100

@@ -19,9 +19,9 @@ STRUCK = FaultKind.PERMITS.value
 @pytest.mark.parametrize("hosts", [False, True], ids=["here", "hosts"])
 def test_seeds_with_permits_break_no_guarantee(hosts: bool):
     target = Protocol(permits=True, hosts=hosts)
-    runs = [target.run(seed) for seed in range(20)]
+    runs = [target.run(seed) for seed in range(8)]
     assert [(each.seed, each.violations[0]) for each in runs if each.violations] == []
-    assert sum(each.faults.get(STRUCK, 0) for each in runs) > 200
+    assert sum(each.faults.get(STRUCK, 0) for each in runs) > 100
 
 
 def test_permits_can_be_taken_out_of_a_plan():

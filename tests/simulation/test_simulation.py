@@ -111,7 +111,7 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
 
 def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
     """The judge counts processes: neither too many, nor too few, nor one without need."""
-    seeds = [seed for seed in range(20_000, 20_150) if brings("range", seed)]
+    seeds = [seed for seed in range(20_000, 20_080) if brings("range", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(FaultKind.ELASTIC) for each in runs} == {True}
@@ -120,7 +120,7 @@ def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
 
 
 def test_some_servers_pause_and_all_goes_on():
-    seeds = [seed for seed in range(20_000, 20_200) if brings("pauses", seed)]
+    seeds = [seed for seed in range(20_000, 20_100) if brings("pauses", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(FaultKind.PAUSES) for each in runs} == {True}
@@ -130,7 +130,7 @@ def test_some_servers_pause_and_all_goes_on():
 def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
     """Each kind of it: such a worker is dead at the end, whatever it is that nobody hears."""
     spoken = Counter[str]()
-    for seed in (seed for seed in range(20_000, 20_250) if brings("junk", seed)):
+    for seed in (seed for seed in range(20_000, 20_190) if brings("junk", seed)):
         world = World(seed, harsh=is_harsh(seed))
         world.run()
         assert world.violations == [], seed
@@ -164,7 +164,7 @@ def test_no_junk_is_a_message(kind: str, message: messages.Message, seed: int):
 
 
 def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
-    seeds = [seed for seed in range(20_000, 20_120) if brings("spread", seed)]
+    seeds = [seed for seed in range(20_000, 20_060) if brings("spread", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(FaultKind.SPREAD) for each in runs} == {True}
