@@ -1031,7 +1031,10 @@ class Judges(Judge):
         if judges is None:
             judges = self._of_kind[kind] = [self.guarantees] * (kind not in NOT_OF_GUARANTEES)
             judges += [judge for judge, kinds in self._others if kind in kinds]
-        return [violation for judge in judges for violation in judge.see(event) or ()]
+        found: list[Violation] = []
+        for judge in judges:
+            found += judge.see(event) or ()
+        return found
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""

@@ -21,6 +21,7 @@ from ...core.messages import (
     Request,
     Said,
     ToSay,
+    encode,
     in_batches,
     read,
     rows_claimed,
@@ -185,8 +186,10 @@ class TurnMessages:
     def _alone(
         self, link: SimulatedLink | None, before: tuple[SentBody, ...], said: ToSay, up: bool
     ) -> None:  # fmt: skip
-        for frames in in_batches((said,)):
-            self._carrier.send(link, SentFrames(before, frames, (said,)), up=up)
+        message, body = said
+        header = encode(message)
+        frames = (header,) if body is None else (header, body)
+        self._carrier.send(link, SentFrames(before, frames, (said,)), up=up)
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
