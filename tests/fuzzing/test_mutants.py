@@ -14,7 +14,7 @@ import pytest
 from tests.fuzzing.known import broken_by
 from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE, Mutant, Patches, find
-from trio_envserve.lab.simulation.plan import ANY, is_harsh
+from trio_envserve.lab.simulation.plan import ANY
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.target import hunt
@@ -32,7 +32,7 @@ AT_LEAST = {
 def test_a_broken_variant_is_caught_and_what_ships_is_not(mutant: Mutant):
     seed, _ = broken_by(mutant.name)
     plan = Protocol(mutant=mutant.name).plan(seed)
-    assert not run(seed, harsh=is_harsh(seed), plan=plan).violations
+    assert not run(seed, plan=plan).violations
 
 
 def test_there_are_enough_with_names_and_words():

@@ -92,7 +92,7 @@ def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
     assert fault is not FaultKind.GRACE or not any(graces)
     assert fault is not FaultKind.HUGE or plan.message_bytes == PLAIN_MESSAGE_BYTES
     assert fault is not FaultKind.SHORT_LEASE or plan.server.lease_s == PLAIN_LEASE_S
-    assert not run(seed, harsh=True, plan=plan).violations
+    assert not run(seed, plan=plan).violations
 
 
 def test_a_schedule_is_told_in_order_and_not_endlessly():

@@ -163,7 +163,7 @@ def record(of: Drawn) -> Trace:
         ran = target.run(of.seed)
     violations = [[each.guarantee, each.at_s, each.text, each.key] for each in ran.violations]
     return {
-        "run": of.number, "seed": of.seed, "harsh": ran.harsh, "mutant": of.mutant,
+        "run": of.number, "seed": of.seed, "harsh": ran.plan.harsh, "mutant": of.mutant,
         **ran.plan.to_data(), "events": events,
         "violations": violations,
     }  # fmt: skip

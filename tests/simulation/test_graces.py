@@ -24,7 +24,7 @@ def plan_with_graces(seed: int) -> Any:
 
 def test_no_seed_with_graces_violates_a_guarantee():
     plans = [plan_with_graces(seed) for seed in range(SEEDS)]
-    runs = [run(seed, harsh=plan.harsh, plan=plan) for seed, plan in enumerate(plans)]
+    runs = [run(seed, plan=plan) for seed, plan in enumerate(plans)]
     bad = [each for each in runs if each.violations]
     assert not bad, "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in bad)
     told, late = Counter[str](), 0

@@ -48,7 +48,7 @@ def test_plans_without_hosts_have_none_of_their_faults():
     assert without.hosts is None
     assert not without.faults & OF_HOSTS
     assert {fault for _, fault in without.moments}.isdisjoint(OF_HOSTS)
-    assert not run(3, harsh=True, plan=without).violations
+    assert not run(3, plan=without).violations
 
 
 def test_clocks_of_leases_are_at_the_ends_of_the_bound_and_without_a_lease_anywhere():

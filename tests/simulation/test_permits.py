@@ -27,7 +27,7 @@ def test_seeds_with_permits_break_no_guarantee(hosts: bool):
 def test_permits_can_be_taken_out_of_a_plan():
     plan = plan_of(3, harsh=True, permits=True).without(FaultKind.PERMITS)
     assert plan.permits is None
-    assert run(3, harsh=True, plan=plan).digest == Protocol().run(3).digest
+    assert run(3, plan=plan).digest == Protocol().run(3).digest
 
 
 class Watched:

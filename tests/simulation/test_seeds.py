@@ -29,7 +29,7 @@ def clean(seed: int, *with_: str, write: int | None = None, few_sessions: bool =
     if few_sessions:
         server = dataclasses.replace(plan.server, sessions=plan.clients + 2)
         plan = dataclasses.replace(plan, server=server)
-    return not run(seed, harsh=plan.harsh, plan=plan).violations
+    return not run(seed, plan=plan).violations
 
 
 def test_g9_a_session_was_settled_whose_client_had_not_heard_that_what_it_cancelled_ran():

@@ -2152,8 +2152,8 @@ class World(BaseWorld[FaultKind]):
         plan: SimulationPlan | None = None,
     ) -> None:  # fmt: skip
         super().__init__(Events(b"".join, trace=trace))
-        self.seed = seed * 2 + harsh
         self.plan = plan or plan_of(seed, harsh=harsh)
+        self.seed = seed * 2 + self.plan.harsh
         self.rng = self.luck_of("world")
         self.wire = WireLimits(message_bytes=self.plan.message_bytes)
         self.faults: Counter[FaultKind] = Counter()

@@ -31,7 +31,6 @@ from .plan import SimulationPlan
 class SimulationRun(BaseRun[SimulationPlan]):
     """The result of a seed."""
 
-    harsh: bool
     pairs: dict[str, int]
     """How often each (state, input) of the table of work occurred."""
     writes: int
@@ -48,7 +47,7 @@ def run(
     seed: int, *, harsh: bool = False, trace: bool = False, plan: SimulationPlan | None = None,
     until: str = "",
 ) -> SimulationRun:  # fmt: skip
-    """Simulate one seed, or another plan with a seed's luck.
+    """Simulate one seed, harsh or not, or another plan with a seed's luck.
 
     An exception of a core is a violation of its own.  ``until``: stop at the first
     violation of this guarantee.
@@ -67,7 +66,6 @@ def run(
     calls = [call for call in judge.calls.values() if call.honest]
     return SimulationRun(
         seed=seed,
-        harsh=harsh,
         plan=world.plan,
         events=world.events.count,
         virtual_s=world.events.now_s,

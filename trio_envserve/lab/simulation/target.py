@@ -64,8 +64,7 @@ class Protocol(Target[SimulationPlan, SimulationRun]):
         self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
     ) -> SimulationRun:
         """Run a seed, or another plan with its luck, which stays as harsh as it is."""
-        plan = plan or self.plan(seed)
-        return run(seed, harsh=plan.harsh, plan=plan, trace=trace, until=until)
+        return run(seed, plan=plan or self.plan(seed), trace=trace, until=until)
 
     def tally(self) -> SimulationTally:
         """New sums over runs."""
@@ -124,13 +123,12 @@ def crashes(seed: int, *, most: int | None = None, **with_: bool) -> Iterator[Si
         most: Most crashes, evenly spread; None: all.
         with_: As for :func:`.plan.plan_of`.
     """
-    harsh = is_harsh(seed)
-    plan = of_keys_only(plan_of(seed, harsh=harsh, **with_))
-    whole = run(seed, harsh=harsh, plan=plan)
+    plan = of_keys_only(plan_of(seed, harsh=is_harsh(seed), **with_))
+    whole = run(seed, plan=plan)
     yield whole
     step = 1 if most is None else max(1, whole.writes // most)
     for write in range(1 + seed % step, whole.writes + 1, step):
-        yield run(seed, harsh=harsh, plan=dataclasses.replace(plan, crash_at_write=write))
+        yield run(seed, plan=dataclasses.replace(plan, crash_at_write=write))
 
 
 # -- sums over runs -------------------------------------------------------------------------
@@ -153,7 +151,7 @@ class SimulationTally(BaseTally[SimulationRun]):
     def add(self, run: SimulationRun) -> None:
         """One more run."""
         super().add(run)
-        self.harsh += run.harsh
+        self.harsh += run.plan.harsh
         self.executions += run.executions
         self.pairs.update(run.pairs)
 
