@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing.known import broken_by, made_small
 from trio_envserve.lab.simulation.plan import (
-    OF_HOSTS,
+    CONFIGURATIONS,
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
     PLAIN_MESSAGE_BYTES,
@@ -22,7 +22,6 @@ from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.failure import examine
 from trio_envserve.retrylab.target import ddmin
-
 
 NAME = "reruns-without-consent"
 
@@ -74,11 +73,8 @@ def test_ddmin_keeps_what_is_needed_and_little_else(items: list[int], needed: se
 
 @pytest.mark.parametrize("fault", FaultKind)
 def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
-    with_: Any = {
-        "hosts": fault in OF_HOSTS, "permits": fault is FaultKind.PERMITS,
-        "graces": fault is FaultKind.GRACE, "saves": fault is FaultKind.SAVES,
-        "resources": fault is FaultKind.RESOURCES,
-    }  # fmt: skip
+    with_: Any = {name: fault is kind for name, (kind, _) in CONFIGURATIONS.items()}
+    with_["hosts"] = fault.of == "host"
     seed = next(s for s in range(200) if plan_of(s, harsh=True, **with_).has(fault))
     plan = plan_of(seed, harsh=True, **with_).without(fault)
     assert not plan.has(fault)

@@ -10,12 +10,11 @@ from trio_envserve.core.lease import DRIFT, Leases, Reception
 from trio_envserve.core.messages import WorkerHello
 from trio_envserve.lab.simulation.judges import Judges, model_of
 from trio_envserve.lab.simulation.plan import (
-    OF_HOSTS,
-    TIMES_OF_HOSTS,
     FaultKind,
     HostPlan,
     SimulationPlan,
     is_harsh,
+    kinds_of,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import run
@@ -38,16 +37,17 @@ def test_hosted_seeds_break_no_guarantee_and_every_fault_of_hosts_strikes():
     runs = [Protocol(hosts=True).run(seed) for seed in range(16)]
     assert [(each.seed, each.violations[0]) for each in runs if each.violations] == []
     assert sum(each.executions for each in runs) > 160
-    assert {fault.value for fault in TIMES_OF_HOSTS} <= set().union(*(each.faults for each in runs))
+    struck = {fault for each in runs for fault in each.faults}
+    assert {fault.value for fault in kinds_of("host") if fault.times[1]} <= struck
 
 
 def test_plans_without_hosts_have_none_of_their_faults():
-    assert not any(plan_of(seed).faults & OF_HOSTS for seed in range(100))
+    assert not any(plan_of(seed).faults & kinds_of("host") for seed in range(100))
     plan = plan_with_hosts(3)
     without = plan.without(FaultKind.HOSTS)
     assert without.hosts is None
-    assert not without.faults & OF_HOSTS
-    assert {fault for _, fault in without.moments}.isdisjoint(OF_HOSTS)
+    assert not without.faults & kinds_of("host")
+    assert {fault for _, fault in without.moments}.isdisjoint(kinds_of("host"))
     assert not run(3, plan=without).violations
 
 

@@ -18,12 +18,12 @@ from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actors
 from trio_envserve.lab.simulation.actors import SimulatedDisk, World
 from trio_envserve.lab.simulation.plan import (
-    OF_JOURNALS,
     PLAIN_SYNC_S,
     FaultKind,
     brings,
     have_keys,
     is_harsh,
+    kinds_of,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import run
@@ -40,7 +40,7 @@ def test_no_seed_with_a_journal_violates_a_guarantee():
     for each in runs:
         faults.update(each.faults)
     rare = {FaultKind.JOURNAL, FaultKind.DAMAGED_READ}
-    assert min(faults[fault.value] for fault in OF_JOURNALS - rare) > 3
+    assert min(faults[fault.value] for fault in kinds_of("journal") - rare) > 3
     assert min(each.writes for each in runs) > 3
 
 
@@ -92,9 +92,9 @@ def test_a_journal_leaves_seeds_without_one_as_they_were():
         plan = plan_of(seed)
         assert plan.has(FaultKind.JOURNAL) == brings("journal", seed)
         assert have_keys(seed) or not brings("journal", seed)
-        assert not (plan.faults & OF_JOURNALS and not brings("journal", seed))
+        assert not (plan.faults & kinds_of("journal") and not brings("journal", seed))
         without = plan.without(FaultKind.JOURNAL)
-        assert not without.faults & OF_JOURNALS
+        assert not without.faults & kinds_of("journal")
         assert (without.sync_s, without.crash_at_write) == (PLAIN_SYNC_S, None)
         assert not plan.without(FaultKind.KEYS).has(FaultKind.JOURNAL)
 

@@ -29,11 +29,8 @@ from trio_envserve.lab.simulation.network import Frames, SimulatedLink, Simulate
 from trio_envserve.lab.simulation.plan import (
     CONFIGURATIONS,
     DRAWN_APART,
-    HARSH_ONLY,
-    OF_HOSTS,
     PLAIN_MESSAGE_BYTES,
     PLAIN_SPREAD_S,
-    TIMES,
     FaultKind,
     PlannedAsk,
     SimulationPlan,
@@ -41,6 +38,7 @@ from trio_envserve.lab.simulation.plan import (
     draw,
     have_keys,
     is_harsh,
+    kinds_of,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import SimulationRun, run
@@ -94,10 +92,9 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
         faults.update(each.faults)
         pairs.update(each.pairs)
         told.update(each.told)
-    apart = {FaultKind.DAMAGED_READ, FaultKind.PERMITS, FaultKind.SAVES, *OF_HOSTS}
+    apart = {FaultKind.DAMAGED_READ, FaultKind.PERMITS, FaultKind.SAVES, *kinds_of("host")}
     rare = {fault.value for fault in apart}  # see others here
     assert {fault.value for fault in FaultKind} - rare == set(faults) - rare
-    assert set(TIMES) | HARSH_ONLY <= set(FaultKind)
     for what in ("result", "error worker-lost", "fail server-lost", "fail never-started"):
         assert told[what] > 10, told
     # The least of a run; what all together reach.

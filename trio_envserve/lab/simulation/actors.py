@@ -178,7 +178,6 @@ from .network import (
     said_in,
 )
 from .plan import (
-    OF_HOSTS,
     FaultKind,
     HostPlan,
     PlannedAsk,
@@ -2289,7 +2288,7 @@ class World(BaseWorld[FaultKind]):
     def struck(self, fault: FaultKind) -> bool:
         """A fault that happens at a moment, to whoever is there."""
         rng = self.rng
-        if fault in OF_HOSTS:
+        if fault.of == "host":
             return self._struck_host(fault)
         client = rng.choice(self.clients)
         whom = self._whom(fault, client)
@@ -2402,19 +2401,18 @@ class World(BaseWorld[FaultKind]):
     def _whom(self, fault: FaultKind, client: SimClient) -> VirtualProcess | None:
         """Whom it can strike now: somebody alive, and connected where that is cut."""
         whom: VirtualProcess = client
-        cuts = fault in (FaultKind.CUT_CLIENT, FaultKind.CUT_LONG, FaultKind.HALF_OPEN)
-        if fault in _OF_WORKERS:
-            cuts = fault is FaultKind.CUT_WORKER
-            here = list(self.server.workers.values())
-            here += [] if cuts else hosted_by(self.machines)
-            workers = [w for w in here if w.alive and (w.link or not cuts)]
-            if not workers:
+        match fault.of:
+            case "connection" if client.link is None:
                 return None
-            whom = self.rng.choice(workers)
-        elif fault in _OF_SERVERS:
-            whom = self.server
-        elif cuts and client.link is None:
-            return None
+            case "worker" | "link":
+                workers = list(self.server.workers.values())
+                workers += hosted_by(self.machines) if fault.of == "worker" else []
+                workers = [w for w in workers if w.alive and (w.link or fault.of == "worker")]
+                if not workers:
+                    return None
+                whom = self.rng.choice(workers)
+            case "server":
+                whom = self.server
         return whom if whom.alive else None
 
     def _stop(self, whom: VirtualProcess, for_s: float) -> None:
@@ -2493,12 +2491,6 @@ class World(BaseWorld[FaultKind]):
             {FaultKind.LOSE: self.network.lost, FaultKind.MANGLE: self.network.mangled}
         )
         return {fault.value: times[fault] for fault in FaultKind if times[fault]}
-
-
-_OF_WORKERS = frozenset({FaultKind.CUT_WORKER, FaultKind.KILL_WORKER, FaultKind.STOP_WORKER})
-_OF_SERVERS = frozenset(
-    {FaultKind.KILL_SERVER, FaultKind.RESTART_FAST, FaultKind.STOP_SERVER, FaultKind.DRAIN_SERVER}
-)
 
 
 def hosted_by(machines: Iterable[SimulatedMachine]) -> list[SimWorker]:

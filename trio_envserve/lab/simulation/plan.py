@@ -30,7 +30,7 @@ import dataclasses
 import enum
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from ...core.key_records import KeyAct, KeyName, Tag
 from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
@@ -61,119 +61,91 @@ ANY = ("CRASH", *(name for name in GUARANTEES if name != "CRASH"))
 
 
 class FaultKind(enum.Enum):
-    """The kinds of fault; the values are for people."""
+    """The kinds of fault, each with words for people."""
+
+    of: str
+    """Part of the world that it is of: a ``client``, its ``connection``, a ``worker``, the ``link``
+    of one, a ``server``, a ``journal``, a ``host``.  ``harsh``: ZMQ and TCP never cause it, but the
+    protocol should survive it; ``apart``: a seed has it or not, whatever it draws
+    (:data:`DRAWN_APART`), or a configuration; empty: none of these."""
+    times: tuple[int, int]
+    """How often it strikes in a run that has it, at least and at most; 0 of what does not strike at
+    moments."""
+
+    def __new__(cls, words: str, of: str = "", times: tuple[int, int] = (0, 0)) -> Self:
+        """Its value is the words."""
+        kind = object.__new__(cls)
+        kind._value_, kind.of, kind.times = words, of, times
+        return kind
 
     LOSE = "messages lost"
-    CUT_CLIENT = "client connection cut"
-    CUT_LONG = "client connection cut for long"
-    HALF_OPEN = "client connection half open"
-    CUT_WORKER = "worker link broken, for which its worker is killed"
+    CUT_CLIENT = "client connection cut", "connection", (1, 5)
+    CUT_LONG = "client connection cut for long", "connection", (1, 2)
+    HALF_OPEN = "client connection half open", "connection", (1, 3)
+    CUT_WORKER = "worker link broken, for which its worker is killed", "link", (1, 5)
     NEW_ROUTE = "new routing identity after each reconnect"
-    MANGLE = "messages duplicated, delayed, reordered"
-    KILL_WORKER = "worker killed"
+    MANGLE = "messages duplicated, delayed, reordered", "harsh"
+    KILL_WORKER = "worker killed", "worker", (1, 4)
     KILL_AFTER_OUTCOME = "worker killed just after it sent an outcome"
     KILL_EARLY = "worker killed before its hello"
     SLOW_START = "worker never says hello"
     SET_UP_FAILS = "environment fails to set up"
     NO_SPAWN = "worker process cannot be started"
     SLOW_DEATH = "a dead worker is reaped late"
-    STOP_WORKER = "worker stopped and continued"
+    STOP_WORKER = "worker stopped and continued", "worker", (1, 3)
     BLOCK_LOOP = "environment blocks the event loop"
     IGNORE_CANCEL = "environment ignores cancellation"
     HANG = "environment hangs until it is cancelled"
     POISON = "environment kills its worker"
-    KILL_SERVER = "server killed"
-    RESTART_FAST = "server killed and restarted at once"
-    STOP_SERVER = "server stopped and continued"
-    DRAIN_SERVER = "server stopped gracefully"
-    KILL_CLIENT = "client killed"
-    CLOSE_CLIENT = "client closed"
-    STOP_CLIENT = "client stopped and continued"
-    SUSPEND = "everything stopped and continued"
-    CANCEL_STORM = "all calls of a client cancelled"
+    KILL_SERVER = "server killed", "server", (1, 2)
+    RESTART_FAST = "server killed and restarted at once", "server", (1, 3)
+    STOP_SERVER = "server stopped and continued", "server", (1, 2)
+    DRAIN_SERVER = "server stopped gracefully", "server", (1, 1)
+    KILL_CLIENT = "client killed", "client", (1, 1)
+    CLOSE_CLIENT = "client closed", "client", (1, 1)
+    STOP_CLIENT = "client stopped and continued", "client", (1, 2)
+    SUSPEND = "everything stopped and continued", "client", (1, 2)
+    CANCEL_STORM = "all calls of a client cancelled", "client", (1, 2)
     HOSTILE = "a hostile client"
     CONFUSED_WORKER = "a worker reports what it never ran"
     HUGE = "huge payloads"
     TINY_BOUNDS = "tiny bounds"
     SHORT_LEASE = "short lease"
     FLIP_RERUN = "the environment's declaration changes between lives"
-    KEYS = "keys that callers share"
-    JOURNAL = "keys are kept in a journal"
-    CRASH_AT_WRITE = "server killed as it writes its journal"
-    SLOW_DISK = "a sync of the disk takes long"
-    DAMAGED_READ = "an outcome on the disk cannot be read"
-    ELASTIC = "a pool that grows and shrinks"
-    PAUSES = "dispatching pauses after failures"
-    JUNK = "a worker sends malformed messages"
-    SPREAD = "workers that start are left their share"
-    GRACE = "calls with a grace"
-    HOSTS = "workers on hosts of other machines"
-    NO_LEASE = "hosts hold no lease"
-    CUT_HOST = "host cut off from its router"
-    CUT_HOST_UP = "host not heard by its router"
-    CUT_HOST_DOWN = "host that does not hear its router"
-    RECONNECT_HOST = "host connection cut"
-    SLEEP_HOST = "machine of a host sleeps"
-    STOP_HOST = "host stopped and continued"
-    STOP_GUARD = "guard of a host stopped and continued"
-    STOP_MACHINE = "all processes of a host stopped and continued"
-    KILL_HOST = "host killed and started again"
-    COPY_HOST = "host started on another machine, too"
-    PERMITS = "executions that claim permits"
-    SAVES = "rollouts save states, and go on from them"
-    RESOURCES = "rollouts hold resources"
+    KEYS = "keys that callers share", "apart"
+    JOURNAL = "keys are kept in a journal", "journal"
+    CRASH_AT_WRITE = "server killed as it writes its journal", "journal"
+    SLOW_DISK = "a sync of the disk takes long", "journal"
+    DAMAGED_READ = "an outcome on the disk cannot be read", "journal"
+    ELASTIC = "a pool that grows and shrinks", "apart"
+    PAUSES = "dispatching pauses after failures", "apart"
+    JUNK = "a worker sends malformed messages", "apart"
+    SPREAD = "workers that start are left their share", "apart"
+    GRACE = "calls with a grace", "apart"
+    HOSTS = "workers on hosts of other machines", "host"
+    NO_LEASE = "hosts hold no lease", "host"
+    CUT_HOST = "host cut off from its router", "host", (1, 3)
+    CUT_HOST_UP = "host not heard by its router", "host", (1, 3)
+    CUT_HOST_DOWN = "host that does not hear its router", "host", (1, 3)
+    RECONNECT_HOST = "host connection cut", "host", (1, 3)
+    SLEEP_HOST = "machine of a host sleeps", "host", (1, 2)
+    STOP_HOST = "host stopped and continued", "host", (1, 2)
+    STOP_GUARD = "guard of a host stopped and continued", "host", (1, 2)
+    STOP_MACHINE = "all processes of a host stopped and continued", "host", (1, 2)
+    KILL_HOST = "host killed and started again", "host", (1, 2)
+    COPY_HOST = "host started on another machine, too", "host", (1, 1)
+    PERMITS = "executions that claim permits", "apart"
+    SAVES = "rollouts save states, and go on from them", "apart"
+    RESOURCES = "rollouts hold resources", "apart"
 
 
-HARSH_ONLY = frozenset({FaultKind.MANGLE})
-"""Faults that ZMQ and TCP never cause, but the protocol should survive."""
+def kinds_of(of: str) -> frozenset[FaultKind]:
+    """The kinds of fault of this part of the world."""
+    return frozenset(fault for fault in FaultKind if fault.of == of)
 
-OF_JOURNALS = frozenset(
-    {FaultKind.JOURNAL, FaultKind.CRASH_AT_WRITE, FaultKind.SLOW_DISK, FaultKind.DAMAGED_READ}
-)
-"""Those of servers with a journal."""
 
-TIMES_OF_HOSTS: dict[FaultKind, tuple[int, int]] = {
-    FaultKind.CUT_HOST: (1, 3),
-    FaultKind.CUT_HOST_UP: (1, 3),
-    FaultKind.CUT_HOST_DOWN: (1, 3),
-    FaultKind.RECONNECT_HOST: (1, 3),
-    FaultKind.SLEEP_HOST: (1, 2),
-    FaultKind.STOP_HOST: (1, 2),
-    FaultKind.STOP_GUARD: (1, 2),
-    FaultKind.STOP_MACHINE: (1, 2),
-    FaultKind.KILL_HOST: (1, 2),
-    FaultKind.COPY_HOST: (1, 1),
-}
-"""How often in a run each fault of hosts happens, at least and at most."""
-
-OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
-"""Those of plans with hosts."""
-
-NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
-    FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
-    FaultKind.PERMITS, FaultKind.GRACE, FaultKind.SAVES, FaultKind.RESOURCES,
-}  # fmt: skip
-"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`, and of
-other configurations."""
-
-TIMES: dict[FaultKind, tuple[int, int]] = {
-    FaultKind.CUT_CLIENT: (1, 5),
-    FaultKind.CUT_LONG: (1, 2),
-    FaultKind.HALF_OPEN: (1, 3),
-    FaultKind.CUT_WORKER: (1, 5),
-    FaultKind.KILL_WORKER: (1, 4),
-    FaultKind.STOP_WORKER: (1, 3),
-    FaultKind.KILL_SERVER: (1, 2),
-    FaultKind.RESTART_FAST: (1, 3),
-    FaultKind.STOP_SERVER: (1, 2),
-    FaultKind.DRAIN_SERVER: (1, 1),
-    FaultKind.KILL_CLIENT: (1, 1),
-    FaultKind.CLOSE_CLIENT: (1, 1),
-    FaultKind.STOP_CLIENT: (1, 2),
-    FaultKind.SUSPEND: (1, 2),
-    FaultKind.CANCEL_STORM: (1, 2),
-}
-"""Faults that happen at moments: how often in a run, at least and at most."""
+AT_MOMENTS = [fault for fault in FaultKind if fault.times[1] and fault.of != "host"]
+"""Those that strike at moments in plans of all configurations."""
 
 LEAST_MOMENTS = 5
 """The fewest faults of a run that happen at moments; the other kinds come on top."""
@@ -404,7 +376,7 @@ class SimulationPlan:
                 return plan.without(FaultKind.JOURNAL) if plan.has(FaultKind.JOURNAL) else plan
             case FaultKind.JOURNAL:
                 return dataclasses.replace(
-                    plan, faults=plan.faults - OF_JOURNALS, sync_s=PLAIN_SYNC_S,
+                    plan, faults=plan.faults - kinds_of("journal"), sync_s=PLAIN_SYNC_S,
                     crash_at_write=None,
                 )  # fmt: skip
             case FaultKind.ELASTIC:
@@ -424,10 +396,10 @@ class SimulationPlan:
             case FaultKind.PERMITS:
                 return dataclasses.replace(plan, permits=None)
             case FaultKind.HOSTS:
-                moments = tuple(each for each in plan.moments if each[1] not in OF_HOSTS)
+                moments = tuple(each for each in plan.moments if each[1].of != "host")
                 return dataclasses.replace(
                     plan, hosts=None, workers=max(1, plan.workers), moments=moments,
-                    faults=plan.faults - OF_HOSTS,
+                    faults=plan.faults - kinds_of("host"),
                 )  # fmt: skip
             case FaultKind.NO_LEASE if plan.hosts is not None:
                 rates = (1.0,) * len(plan.hosts.rates)
@@ -448,9 +420,8 @@ def draw(rng: Random, *, harsh: bool) -> SimulationPlan:
     drawn = frozenset(
         fault
         for fault in FaultKind
-        if fault not in NOT_DRAWN
-        if (fault is FaultKind.MANGLE and harsh)
-        or (fault not in HARSH_ONLY and rng.random() < rate)
+        if fault.of not in ("journal", "host", "apart")
+        if (harsh if fault.of == "harsh" else rng.random() < rate)
     )
     busy_s = rng.uniform(4.0, 9.0)
     moments = _moments(rng, drawn, busy_s)
@@ -502,10 +473,10 @@ def _moments(
     rng: Random, faults: frozenset[FaultKind], busy_s: float
 ) -> list[tuple[float, FaultKind]]:
     """When which fault strikes: as often as its kind does, and more if that is too little."""
-    kinds = [fault for fault in FaultKind if fault in faults and fault in TIMES]  # in a fixed order
-    struck = [fault for fault in kinds for _ in range(rng.randint(*TIMES[fault]))]
-    often = [fault for fault in kinds if TIMES[fault][1] > 1]
-    often = often or [rng.choice([fault for fault in TIMES if TIMES[fault][1] > 1])]
+    kinds = [fault for fault in AT_MOMENTS if fault in faults]  # in a fixed order
+    struck = [fault for fault in kinds for _ in range(rng.randint(*fault.times))]
+    often = [fault for fault in kinds if fault.times[1] > 1]
+    often = often or [rng.choice([fault for fault in AT_MOMENTS if fault.times[1] > 1])]
     while len(struck) < LEAST_MOMENTS:
         struck.append(rng.choice(often))
     return [(rng.uniform(0.3, busy_s), fault) for fault in struck]
@@ -850,9 +821,10 @@ def _with_hosts(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     rate = rng.choice((0.2, 0.4, 0.6))
     struck = [
         fault
-        for fault, (least, most) in TIMES_OF_HOSTS.items()
+        for fault in FaultKind
+        if fault.of == "host" and fault.times[1]
         if rng.random() < rate and (proves or fault is not FaultKind.COPY_HOST)
-        for _ in range(rng.randint(least, most))
+        for _ in range(rng.randint(*fault.times))
     ]
     if rng.random() < 0.4:
         struck += [FaultKind.KILL_SERVER] * rng.randint(1, 2)
