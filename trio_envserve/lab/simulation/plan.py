@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -353,62 +353,70 @@ class SimulationPlan:
         ]
         return lines + timetable(timed)
 
+    def change(
+        self, *more: FaultKind, less: Collection[FaultKind] = (),
+        server: Mapping[str, Any] | None = None, **fields: Any,
+    ) -> SimulationPlan:  # fmt: skip
+        """Copy of the plan with more kinds of fault or less, other limits of the server, and other
+        values of fields."""
+        faults = self.faults.difference(less).union(more)
+        limits = dataclasses.replace(self.server, **(server or {}))
+        return dataclasses.replace(self, faults=faults, server=limits, **fields)
+
     def without(self, fault: FaultKind) -> SimulationPlan:
         """The same without this kind of fault, and without what it has brought along."""
-        plan = dataclasses.replace(
-            self,
-            faults=self.faults - {fault},
-            moments=tuple(moment for moment in self.moments if moment[1] is not fault),
-        )
+        moments = tuple(moment for moment in self.moments if moment[1] is not fault)
+        fields, limits = FIELDS_WITHOUT.get(fault, {}), LIMITS_WITHOUT.get(fault)
+        plan = self.change(less=[fault], moments=moments, server=limits, **fields)
         match fault:
-            case FaultKind.LOSE:
-                return dataclasses.replace(plan, loss=0.0)
-            case FaultKind.MANGLE:
-                return dataclasses.replace(plan, mangle=0.0)
-            case FaultKind.HUGE:
-                return dataclasses.replace(plan, message_bytes=PLAIN_MESSAGE_BYTES)
-            case FaultKind.TINY_BOUNDS:
-                server = dataclasses.replace(plan.server, **PLAIN_BOUNDS)
-                return dataclasses.replace(plan, server=server)
             case FaultKind.KEYS:
-                asks = tuple(tuple(a for a in asks if a.use is None) for asks in plan.asks)
-                plan = dataclasses.replace(plan, asks=asks)
+                plan = plan.change(asks=_asks(plan, lambda ask: ask if ask.use is None else None))
                 return plan.without(FaultKind.JOURNAL) if plan.has(FaultKind.JOURNAL) else plan
             case FaultKind.JOURNAL:
-                return dataclasses.replace(
-                    plan, faults=plan.faults - kinds_of("journal"), sync_s=PLAIN_SYNC_S,
-                    crash_at_write=None,
-                )  # fmt: skip
-            case FaultKind.ELASTIC:
-                return dataclasses.replace(plan, most_workers=0)
-            case FaultKind.PAUSES:
-                server = dataclasses.replace(plan.server, pause_after_errors=None)
-                return dataclasses.replace(plan, server=server)
+                return plan.change(less=kinds_of("journal"))
             case FaultKind.GRACE:
-                asks = tuple(
-                    tuple(dataclasses.replace(a, execution_s=None, grace_s=None) for a in asks)
-                    for asks in plan.asks
-                )
-                return dataclasses.replace(plan, asks=asks)
-            case FaultKind.SPREAD:
-                server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
-                return dataclasses.replace(plan, server=server)
-            case FaultKind.PERMITS:
-                return dataclasses.replace(plan, permits=None)
+                return plan.change(asks=_asks(plan, _without_grace))
             case FaultKind.HOSTS:
                 moments = tuple(each for each in plan.moments if each[1].of != "host")
-                return dataclasses.replace(
-                    plan, hosts=None, workers=max(1, plan.workers), moments=moments,
-                    faults=plan.faults - kinds_of("host"),
-                )  # fmt: skip
+                workers, less = max(1, plan.workers), kinds_of("host")
+                return plan.change(less=less, workers=workers, moments=moments)
             case FaultKind.NO_LEASE if plan.hosts is not None:
                 rates = (1.0,) * len(plan.hosts.rates)
                 hosts = dataclasses.replace(plan.hosts, fences_s=FENCES_S[-1:], rates=rates)
-                return dataclasses.replace(plan, hosts=hosts)
-            case FaultKind.SHORT_LEASE:
-                server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
-                return dataclasses.replace(plan, server=server)
+                return plan.change(hosts=hosts)
         return plan
+
+
+FIELDS_WITHOUT: dict[FaultKind, dict[str, Any]] = {
+    FaultKind.LOSE: {"loss": 0.0},
+    FaultKind.MANGLE: {"mangle": 0.0},
+    FaultKind.HUGE: {"message_bytes": PLAIN_MESSAGE_BYTES},
+    FaultKind.JOURNAL: {"sync_s": PLAIN_SYNC_S, "crash_at_write": None},
+    FaultKind.ELASTIC: {"most_workers": 0},
+    FaultKind.PERMITS: {"permits": None},
+    FaultKind.HOSTS: {"hosts": None},
+}
+"""Fields of a plan without a kind of fault."""
+
+LIMITS_WITHOUT: dict[FaultKind, dict[str, Any]] = {
+    FaultKind.TINY_BOUNDS: PLAIN_BOUNDS,
+    FaultKind.SHORT_LEASE: {"lease_s": PLAIN_LEASE_S},
+    FaultKind.PAUSES: {"pause_after_errors": None},
+    FaultKind.SPREAD: {"spread_s": PLAIN_SPREAD_S},
+}
+"""Limits of the server of such a plan."""
+
+
+def _asks(
+    plan: SimulationPlan, change: Callable[[PlannedAsk], PlannedAsk | None]
+) -> tuple[tuple[PlannedAsk, ...], ...]:
+    """The asks of each client, changed; those that become None are left out."""
+    changed = ([*map(change, asks)] for asks in plan.asks)
+    return tuple(tuple(ask for ask in asks if ask is not None) for asks in changed)
+
+
+def _without_grace(ask: PlannedAsk) -> PlannedAsk:
+    return dataclasses.replace(ask, execution_s=None, grace_s=None)
 
 
 def draw(rng: Random, *, harsh: bool) -> SimulationPlan:
@@ -463,10 +471,8 @@ def draw(rng: Random, *, harsh: bool) -> SimulationPlan:
     )
     # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
     announce_bytes = rng.choice((64 * KIB, 64 * KIB, 40, 10, 10))
-    server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
-    if FaultKind.TINY_BOUNDS in faults and announce_bytes < 40:
-        server = dataclasses.replace(server, kept_bytes=100)
-    return dataclasses.replace(plan, server=server)
+    more = {"kept_bytes": 100} if FaultKind.TINY_BOUNDS in faults and announce_bytes < 40 else {}
+    return plan.change(server={"announce_bytes": announce_bytes, **more})
 
 
 def _moments(
@@ -610,14 +616,11 @@ def _with_keys(plan: SimulationPlan, rng: Random) -> SimulationPlan:
         mine + _copies(rng, f"c{client}:copy", plan.busy_s, commands)
         for client, mine in enumerate(asks)
     )
-    keyed = dataclasses.replace(
-        plan,
-        faults=plan.faults | {FaultKind.KEYS},
+    keyed = plan.change(
+        FaultKind.KEYS,
         asks=asks,
         keys=_limits(rng, tiny=plan.has(FaultKind.TINY_BOUNDS)),
-        server=dataclasses.replace(
-            plan.server, lease_s=min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))
-        ),
+        server={"lease_s": min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))},
     )
     if plan.has(FaultKind.STOP_CLIENT) and rng.random() < 0.5:
         return _with_work_that_stays(keyed, rng)
@@ -648,18 +651,17 @@ def _with_work_that_stays(plan: SimulationPlan, rng: Random) -> SimulationPlan:
         ask(cancel_s + 0.1, "c1:waits", "waits"),
     )
     stops = sorted(cancel_s + rng.uniform(0.2, 0.5) for _ in range(2))
-    return dataclasses.replace(
-        plan,
+    return plan.change(
         asks=(plan.asks[0] + first, plan.asks[1] + other, *plan.asks[2:]),
         moments=(
             *((at_s, FaultKind.STOP_CLIENT) for at_s in stops),
             *((at_s + STAYS_S, fault) for at_s, fault in plan.moments),
         ),
         busy_s=plan.busy_s + STAYS_S,
-        server=dataclasses.replace(
-            plan.server, lease_s=2.5, worker_capacity=1,
-            cancel_grace_s=STAYS_S, cancel_kill_s=STAYS_S,
-        ),
+        server={
+            "lease_s": 2.5, "worker_capacity": 1,
+            "cancel_grace_s": STAYS_S, "cancel_kill_s": STAYS_S,
+        },
         keys=dataclasses.replace(plan.keys, orphan_s=0.5),
     )  # fmt: skip
 
@@ -741,47 +743,40 @@ def _with_journal(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     sync_s = rng.choice((PLAIN_SYNC_S, LATE_SYNC_S))
     if plan.harsh and rng.random() < 0.7:
         drawn.append(FaultKind.DAMAGED_READ)
-    return dataclasses.replace(
-        plan, faults=plan.faults | {FaultKind.JOURNAL, *drawn}, sync_s=sync_s
-    )
+    return plan.change(FaultKind.JOURNAL, *drawn, sync_s=sync_s)
 
 
 def _with_range(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan with a range of workers; ``rng`` is read in a fixed order."""
     least = rng.choice((1, 1, 2))
     most = least + rng.choice((1, 2, 4))
-    server = dataclasses.replace(
-        plan.server, worker_capacity=rng.choice((1, 1, 3)), grow_after_s=rng.choice((0.2, 0.6)),
-        shrink_after_s=rng.choice((0.6, 1.5)),
-    )  # fmt: skip
-    return dataclasses.replace(
-        plan, faults=plan.faults | {FaultKind.ELASTIC}, workers=least, most_workers=most,
-        server=server,
-    )  # fmt: skip
+    server = {
+        "worker_capacity": rng.choice((1, 1, 3)), "grow_after_s": rng.choice((0.2, 0.6)),
+        "shrink_after_s": rng.choice((0.6, 1.5)),
+    }  # fmt: skip
+    return plan.change(FaultKind.ELASTIC, workers=least, most_workers=most, server=server)
 
 
 def _with_pauses(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan with pauses, and with room for several on a worker that dies; ``rng`` is read in a
     fixed order.  No simulated rollout asks a model: workers that die at work make it pause."""
-    server = dataclasses.replace(
-        plan.server, worker_capacity=rng.choice((3, 8)), pause_after_errors=rng.choice((1, 1, 2)),
-        pause_s=rng.choice((0.3, 0.8)),
-    )  # fmt: skip
-    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.PAUSES}, server=server)
+    server = {
+        "worker_capacity": rng.choice((3, 8)), "pause_after_errors": rng.choice((1, 1, 2)),
+        "pause_s": rng.choice((0.3, 0.8)),
+    }  # fmt: skip
+    return plan.change(FaultKind.PAUSES, server=server)
 
 
 def _with_spread(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan in which first dispatches are spread for a drawn time, over workers with room for
     several; ``rng`` is read in a fixed order."""
-    server = dataclasses.replace(
-        plan.server, worker_capacity=rng.choice((3, 8)), spread_s=rng.choice((0.3, 1.0, 5.0))
-    )
-    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.SPREAD}, server=server)
+    server = {"worker_capacity": rng.choice((3, 8)), "spread_s": rng.choice((0.3, 1.0, 5.0))}
+    return plan.change(FaultKind.SPREAD, server=server)
 
 
 def _with_junk(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan in which some workers send malformed messages."""
-    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.JUNK})
+    return plan.change(FaultKind.JUNK)
 
 
 # -- hosts --------------------------------------------------------------------------------
@@ -844,17 +839,17 @@ def _with_hosts(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     )
     moments += [(at_s * stretched, fault) for at_s, fault in plan.moments]
     mangle = rng.choice((0.02, 0.1, 0.3)) if plan.harsh and rng.random() < 0.6 else plan.mangle
-    faults = plan.faults | {FaultKind.HOSTS, *(fault for _, fault in moments)}
-    faults |= set() if proves else {FaultKind.NO_LEASE}
-    return dataclasses.replace(
-        plan,
-        faults=faults | {FaultKind.MANGLE} if mangle else faults,
+    faults = [FaultKind.HOSTS, *(fault for _, fault in moments)]
+    faults += [] if proves else [FaultKind.NO_LEASE]
+    return plan.change(
+        *faults,
+        *([FaultKind.MANGLE] if mangle else []),
         moments=tuple(sorted(moments, key=lambda moment: moment[0])),
         busy_s=busy_s,
         workers=rng.choice((0, 0, 1)),
         mangle=mangle,
         asks=asks,
-        server=dataclasses.replace(plan.server, silence_kill_s=HOST_SILENCE_S),
+        server={"silence_kill_s": HOST_SILENCE_S},
         client=dataclasses.replace(plan.client, start_s=HOST_WAIT_S, recovery_s=HOST_WAIT_S),
         hosts=hosts,
     )
@@ -869,21 +864,20 @@ def _with_permits(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     rates = (("rate:c", rng.choice((2.0, 5.0, 20.0))),) * rng.choice((0, 1))
     source = f"permits {rng.getrandbits(32)}"
     permits = PermitPlan(limits, rates, rng.choice((0.3, 0.6, 1.0)), source)
-    plan = dataclasses.replace(plan, faults=plan.faults | {FaultKind.PERMITS}, permits=permits)
+    plan = plan.change(FaultKind.PERMITS, permits=permits)
     if plan.hosts is None or not plan.has(FaultKind.JOURNAL) or rng.random() < 0.3:
         return plan
     kill_s = rng.uniform(3.0, 5.0)
     later = ((at_s, fault) for at_s, fault in plan.moments if at_s > kill_s + 1.0)
-    return dataclasses.replace(
-        plan,
+    return plan.change(
+        FaultKind.KILL_SERVER,
         permits=PermitPlan((("limit:a", rng.choice((1, 2))),), (), 0.9, source),
         asks=tuple(
             asks + tuple(_lasting(rng, f"c{client}:lasts{n}", plan, kill_s) for n in range(8))
             for client, asks in enumerate(plan.asks)
         ),
         moments=((kill_s, FaultKind.KILL_SERVER), *later),
-        faults=plan.faults | {FaultKind.KILL_SERVER},
-        server=dataclasses.replace(plan.server, worker_capacity=3),
+        server={"worker_capacity": 3},
         hosts=dataclasses.replace(plan.hosts, fences_s=plan.hosts.fences_s[-1:])
         if not plan.hosts.proves else dataclasses.replace(plan.hosts, fences_s=FENCES_S[-1:]),
     )  # fmt: skip
@@ -957,8 +951,8 @@ def _with_graces(plan: SimulationPlan, rng: Random) -> SimulationPlan:
             execution_s=soft_s + grace_s if at_execution else None,
         )  # fmt: skip
 
-    asks = tuple(tuple(map(with_grace, asks)) for asks in plan.asks)
-    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.GRACE}, asks=asks)
+    asks = _asks(plan, with_grace)
+    return plan.change(FaultKind.GRACE, asks=asks)
 
 
 # -- saves --------------------------------------------------------------------------------
@@ -978,11 +972,10 @@ def _with_saves(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     if rng.random() < 0.5:
         kills.append((rng.uniform(0.5, plan.busy_s), FaultKind.KILL_SERVER))
     most_bytes = rng.choice((SAVE_BYTES, plan.server.save_bytes))
-    asks = tuple(tuple(_saving(ask, rng) for ask in asks) for asks in plan.asks)
-    return dataclasses.replace(
-        plan, asks=asks, moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
-        faults=plan.faults | {FaultKind.SAVES, *(fault for _, fault in kills)},
-        server=dataclasses.replace(plan.server, save_bytes=most_bytes),
+    asks = _asks(plan, lambda ask: _saving(ask, rng))
+    return plan.change(
+        FaultKind.SAVES, *(fault for _, fault in kills), server={"save_bytes": most_bytes},
+        asks=asks, moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
     )  # fmt: skip
 
 
@@ -1011,10 +1004,9 @@ def _with_resources(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     bounds = {}
     if rng.random() < 0.3:
         bounds = {"resources": 6, "account_resources": 4, "execution_resources": 1}
-    return dataclasses.replace(
-        plan, moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
-        faults=plan.faults | {FaultKind.RESOURCES, *(fault for _, fault in kills)},
-        server=dataclasses.replace(plan.server, destroy_s=1.0, **bounds),
+    return plan.change(
+        FaultKind.RESOURCES, *(fault for _, fault in kills), server={"destroy_s": 1.0, **bounds},
+        moments=tuple(sorted((*plan.moments, *kills), key=lambda each: each[0])),
     )  # fmt: skip
 
 
@@ -1074,10 +1066,8 @@ def is_harsh(seed: int, *, always: bool = False) -> bool:
 def of_keys_only(plan: SimulationPlan) -> SimulationPlan:
     """The same with a journal and without the calls that name no key, which do not touch
     it; nor is its server killed by luck, so that who runs this says when."""
-    asks = tuple(tuple(ask for ask in asks if ask.use is not None) for asks in plan.asks)
-    return dataclasses.replace(
-        plan, asks=asks, faults=plan.faults - {FaultKind.CRASH_AT_WRITE} | {FaultKind.JOURNAL}
-    )
+    asks = _asks(plan, lambda ask: ask if ask.use is not None else None)
+    return plan.change(FaultKind.JOURNAL, less=[FaultKind.CRASH_AT_WRITE], asks=asks)
 
 
 # -- a plan in words and as data ------------------------------------------------------
