@@ -1677,13 +1677,6 @@ _OF_A_TURN: dict[str, str] = {
 }  # fmt: skip
 _INPUTS = frozenset({"time", "heard", "reported", "passes", "back", "closing", "broken", "reaped"})
 _BESIDE = frozenset({"begins", "synced", "reads", "loaded", "damaged", "fell"})
-SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned", "spawned"})
-"""The kinds of events that the model sees."""
-OF_MODEL: Final = frozenset({
-    "begins", "passes", "turned", "missed", "wrote", "synced", "fell", "reads",
-    "loaded", "damaged", "closed",
-})  # fmt: skip
-"""Those of them that no other judge sees."""
 
 
 SLACK_S = 1.0
@@ -1692,6 +1685,8 @@ SLACK_S = 1.0
 
 class Clocks(Boundary):
     """The same of a router in a simulator, whose time is a clock's."""
+
+    SEEN = frozenset({*_OF_A_TURN, *_BESIDE, "turned", "spawned"})
 
     def __init__(self, limits: Limits, *, journaled: bool) -> None:
         super().__init__(limits, journaled=journaled, resting=journaled, prompt=not journaled)

@@ -29,9 +29,6 @@ worker's turn."""
 
 EPSILON_S = 1e-6
 
-SEEN = frozenset({"grace", "heard", "commanded", "began", "late", "ended"})
-"""Kinds of events that this judge reads."""
-
 SAVING_S = 2.0
 """How long the record of a start may take to be safe: an execution is dispatched, for its limit,
 before that."""
@@ -73,6 +70,8 @@ class SentDispatch:
 @final
 class GraceJudge(Judge):
     """Judges when rollouts are told that they are late."""
+
+    SEEN = frozenset({"grace", "heard", "commanded", "began", "late", "ended"})
 
     def __init__(self, plan: SimulationPlan, processes: Processes) -> None:
         self._processes = processes
@@ -174,7 +173,3 @@ class GraceJudge(Judge):
             return []  # its worker stood still
         key = event.request
         return [event.breaks("G9", f"{key} ended, and was never told that it was late")]
-
-    def rest(self, at_s: float) -> list[Violation]:
-        """Nothing: what runs for ever is judged by others."""
-        return []

@@ -36,13 +36,11 @@ from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...core.workforce import DIFFERS
 from ...retrylab.judges import Event, Judge, Violation
-from ..model import OF_MODEL, SEEN, Clocks, Limits
-from .graces import SEEN as SEEN_OF_GRACES
+from ..model import Clocks, Limits
 from .graces import GraceJudge, key_of, label_of
 from .observed import Observed, Processes
 from .plan import FaultKind, KeyUse, SimulationPlan
-from .resources import OF_RESOURCES, ResourceJudge
-from .resources import SEEN as SEEN_OF_RESOURCES
+from .resources import ResourceJudge
 
 # -- what is known ------------------------------------------------------------------------
 
@@ -670,6 +668,13 @@ class Closings(HealthJudge):
 class SimulationJudge(Closings):
     """A judge of all guarantees, end to end."""
 
+    SEEN = frozenset({
+        "heard", "said", "commanded", "reported", "arrived", "asked", "names", "withdrawn", "told",
+        "received", "gone", "began", "ended", "claims", "holds", "gives-back", "is", "ticked",
+        "spawned", "kills", "reaped", "lost", "broken", "closing", "beat", "answered", "woke",
+        "back", "declares", "grace", "malformed",
+    })  # fmt: skip
+
     def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
         super().__init__(plan, model)
         self._at_once: dict[Observed, list[JudgedExecution]] = {}
@@ -759,12 +764,8 @@ class SimulationJudge(Closings):
                 self.declared_dead(who, what[0])
             case "grace":
                 self.calls[key].execution_s = what[1]
-            case "late":
-                pass  # others judge these: graces.py
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
-            case _:
-                raise ValueError(f"no judge knows an event of the kind {event.kind!r}")
         return self.found
 
     # -- callers --------------------------------------------------------------
@@ -947,13 +948,11 @@ class SimulationJudge(Closings):
         return self.found
 
 
-OF_SAVES = frozenset({"restores", "saves", "saved"})
-"""The kinds of events that are about saved states."""
-
-
 class SavedStates(Judge):
     """Judge of what executions begin with: the newest state that an earlier one of the same work
     was told is safe, or one that was saved after it; and never that of another work."""
+
+    SEEN = frozenset({"restores", "saves", "saved"})
 
     def __init__(self, plan: SimulationPlan) -> None:
         self._durable = plan.has(FaultKind.JOURNAL)
@@ -1003,34 +1002,28 @@ class SavedStates(Judge):
         return (label, request.sequence) if label and self._durable else request
 
 
-NOT_OF_GUARANTEES = OF_SAVES | OF_RESOURCES | OF_MODEL
-"""Kinds of events that other judges alone see."""
-
-
 class Judges(Judge):
-    """The judges of a run, each of which sees the events that concern it."""
+    """The judges of a run, each of which sees the events of the kinds that it names ``SEEN``."""
 
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         self.model = model_of(plan, model)
         self.guarantees = SimulationJudge(plan, self.model)
         processes = self.guarantees.processes
-        self._resources = ResourceJudge(plan, processes)
-        self._others = (
-            (GraceJudge(plan, processes), SEEN_OF_GRACES), (SavedStates(plan), OF_SAVES),
-            (self.model, SEEN),
-            (self._resources, SEEN_OF_RESOURCES if plan.has(FaultKind.RESOURCES) else ()),
-        )  # fmt: skip
-        """Each with the kinds of events that it sees."""
-        self._of_kind: dict[str, list[Judge]] = {}
+        self._judges: list[Any] = [self.guarantees, GraceJudge(plan, processes)]
+        self._judges += [SavedStates(plan)] if plan.has(FaultKind.SAVES) else []
+        self._judges += [self.model]
+        self._judges += [ResourceJudge(plan, processes)] if plan.has(FaultKind.RESOURCES) else []
+        self._of_kind: dict[str, list[Any]] = {}
         """Judges that see each kind of event, in their order."""
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
-        kind = event.kind
-        judges = self._of_kind.get(kind)
+        judges = self._of_kind.get(event.kind)
         if judges is None:
-            judges = self._of_kind[kind] = [self.guarantees] * (kind not in NOT_OF_GUARANTEES)
-            judges += [judge for judge, kinds in self._others if kind in kinds]
+            judges = [judge for judge in self._judges if event.kind in judge.SEEN]
+            self._of_kind[event.kind] = judges
+            if not judges:
+                raise ValueError(f"no judge knows an event of the kind {event.kind!r}")
         found: list[Violation] = []
         for judge in judges:
             found += judge.see(event) or ()
@@ -1038,4 +1031,4 @@ class Judges(Judge):
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""
-        return self.guarantees.rest(at_s) + self._resources.rest(at_s)
+        return [violation for judge in self._judges for violation in judge.rest(at_s) or ()]

@@ -25,13 +25,6 @@ from ...retrylab.judges import Event, Judge, Violation
 from .observed import Processes
 from .plan import FaultKind, SimulationPlan
 
-SEEN = frozenset(
-    {"is", "woke", "ended", "makes", "destroys", "destroyed", "commanded", "stuck"}
-)  # fmt: skip
-"""Kinds of events that this judge reads."""
-OF_RESOURCES = frozenset({"makes", "destroys", "destroyed", "stuck"})
-"""Kinds of events that no other judge reads."""
-
 
 @dataclasses.dataclass(slots=True)
 class MadeResource:
@@ -57,6 +50,10 @@ class MadeResource:
 @final
 class ResourceJudge(Judge):
     """Judges the destroys of resources, and what is left at the end."""
+
+    SEEN = frozenset({
+        "is", "woke", "ended", "makes", "destroys", "destroyed", "commanded", "stuck",
+    })  # fmt: skip
 
     def __init__(self, plan: SimulationPlan, processes: Processes) -> None:
         self._durable = plan.has(FaultKind.JOURNAL)
