@@ -207,11 +207,6 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self._none_until_s[link.name] = self.events.now_s + for_s
         self.cut(link)
 
-    def silence(self, link: ActorLink, for_s: float) -> None:
-        """Let nothing arrive on a connection for ``for_s``; then it is cut."""
-        link.half_open = True
-        self.events.after(for_s, self.cut, link)
-
     def divide(self, side: Collection[str], for_s: float) -> None:
         """Let nothing pass between these actors and the others for ``for_s``."""
         for one in sorted(side):

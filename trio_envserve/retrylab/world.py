@@ -266,6 +266,11 @@ class BaseNetwork(ABC, Generic[L, M]):
             link.open = False
             self.ended(link, cut=True)
 
+    def silence(self, link: L, for_s: float) -> None:
+        """Let nothing arrive on a connection for ``for_s``; then it is cut."""
+        link.half_open = True
+        self.events.after(for_s, self.cut, link)
+
     def close(self, link: L | None) -> None:
         """End the connection of a process that is dead: messages that it has sent still
         arrive, or do not."""

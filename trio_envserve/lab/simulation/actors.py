@@ -2302,10 +2302,8 @@ class World(BaseWorld[FaultKind]):
             case FaultKind.CUT_LONG:
                 client.away_s = rng.uniform(1.0, 8.0)
                 self.network.cut(client.link)
-            case FaultKind.HALF_OPEN:
-                assert client.link is not None
-                client.link.half_open = True
-                self.events.after(rng.uniform(1.0, 4.0), self.network.cut, client.link)
+            case FaultKind.HALF_OPEN if client.link is not None:
+                self.network.silence(client.link, rng.uniform(1.0, 4.0))
             case FaultKind.CUT_WORKER if isinstance(whom, SimWorker):
                 self.network.cut(whom.link)
             case FaultKind.KILL_WORKER:
