@@ -506,6 +506,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--permits", "--seconds", "300", "--json")
     session.run("trio-envserve", "fuzz", "--resources", "--seconds", "300", "--json")
     session.run("trio-envserve", "fuzz", "--graces", "--seconds", "300", "--json")
+    session.run("trio-envserve", "fuzz", "--saves", "--seconds", "300", "--json")
     for config in ("ci", "couple", "nightly", "keys-nightly", "keys-disk-nightly"):
         session.run("trio-envserve", "fuzz", "--exhaustive", "--config", config, "--json")
     for name, arguments in AT_NIGHT.items():
