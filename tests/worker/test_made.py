@@ -27,7 +27,6 @@ from trio_envserve.worker import made as made_module
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.folders import Folders
 from trio_envserve.worker.made import open_maker
-from trio_envserve.worker.runners import Runner
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left", "place")]
 
@@ -442,12 +441,8 @@ async def test_folder_of_code_that_leaves_its_cancelled_scope_open_is_removed(pl
         scope.__enter__()
         scope.cancel()
 
-    async def run(runner: Runner) -> None:
-        await runner.run(request(), request_id="r", here=True)
-
     async with opened(load(Code("trio", body)), threads=2) as runner:
-        async with trio.open_nursery() as nursery:  # noqa: ASYNC112  # a task, for its scope
-            nursery.start_soon(run, runner)
+        await runner.run(request(), request_id="r")
         [base] = place.iterdir()
         assert [each.name for each in base.iterdir()] == ["lock"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from trio_envserve.envs.request import RolloutRequest
 from trio_envserve.foreign import CodeResult
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.outcomes import LargeValue, OutcomeMaker
+from trio_envserve.worker.outcomes import OutcomeMaker, Returned
 from trio_envserve.worker.runners import ExecutionContext
 
 WIRE = WireLimits()
@@ -48,22 +48,15 @@ def maker(act: Callable[[], Any] = lambda: None, wire: WireLimits = WIRE) -> Out
 ASKED = RolloutRequest(kind="rollout", input=None, endpoint="oracle", model_name="m")
 
 
-def body_of(given: Any) -> bytes:
-    asked = dataclasses.replace(ASKED, input=given)
-    return values.encode(asked.to_body(), root="request", limits=WIRE)
-
-
 async def outcome_of(
-    act: Callable[[], Any], wire: WireLimits = WIRE, scope: trio.CancelScope | None = None,
-    asked: CodeResult | None = None,
-) -> Any:  # fmt: skip
+    act: Callable[[], Any], wire: WireLimits = WIRE, asked: CodeResult | None = None
+) -> Any:
     """The outcome of an execution that began 3 s after the clock."""
     make = maker(act, wire)
     await trio.sleep(3)
-    return await make.of(
-        "r", asked or CodeResult(ASKED), trio.current_time(), scope or trio.CancelScope(),
-        ExecutionContext(),
-    )  # fmt: skip
+    began_s = trio.current_time()
+    made = await make.run("r", asked or CodeResult(ASKED), began_s, ExecutionContext())
+    return await make.of(made, began_s) if isinstance(made, Returned) else made
 
 
 def error_of(outcome: tuple[Status, SentBody]) -> ErrorInfo:
@@ -82,19 +75,8 @@ def failure(error: BaseException) -> Callable[[], Any]:
     return act
 
 
-async def test_a_request_is_decoded_at_once_unless_it_is_large() -> None:
-    make = maker()
-    small = make.decoded_at_once(body_of("x"))
-    assert small is not None
-    assert (small.value.input, small.error) == ("x", None)
-    assert make.decoded_at_once(body_of(LARGE)) is None
-    large = await make.decoded(body_of(LARGE))
-    assert (large.value.input, large.error) == (LARGE, None)
-
-
 async def test_a_request_that_cannot_be_decoded_is_refused(autojump_clock: Any) -> None:
-    broken = maker().decoded_at_once(b"\xff")
-    assert broken is not None
+    broken = await maker().decoded(b"\xff")
     info = error_of(await outcome_of(lambda: None, asked=broken))
     assert (info.code, info.verdict) == ("refused", Verdict.DID_NOT_RUN)
     assert info.type == "trio_envserve.core.values.DecodingError"
@@ -105,7 +87,6 @@ def wrong_option() -> None:
     raise ConfigError("write it otherwise")
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize(
     ("act", "code", "verdict", "message"),
     [
@@ -114,17 +95,10 @@ def wrong_option() -> None:
     ],
     ids=["option", "failure"],
 )
-async def test_an_error_says_whether_it_ran_and_a_failure_after_a_cancel_is_the_cancels(
-    autojump_clock: Any, act: Callable[[], Any], code: str, verdict: Verdict, message: str,
-    cancelled: bool,
-) -> None:  # fmt: skip
-    scope = trio.CancelScope()
-    if cancelled:
-        scope.cancel()
-    info = error_of(await outcome_of(act, scope=scope))
-    if cancelled and act is not wrong_option:
-        code, verdict = "cancelled", Verdict.MAY_HAVE_RUN
-        message = "the execution was cancelled"
+async def test_an_error_says_whether_it_ran(
+    autojump_clock: Any, act: Callable[[], Any], code: str, verdict: Verdict, message: str
+) -> None:
+    info = error_of(await outcome_of(act))
     assert (info.code, info.verdict, info.message) == (code, verdict, message)
     assert info.duration_s == 2.0
 
@@ -135,12 +109,14 @@ async def test_a_large_value_that_knows_its_thread_is_encoded_here(
     real = values.encode_to_send
 
     def encode(value: Any, **how: Any) -> Any:
+        if how.pop("at_once", False):
+            raise values.TooMuchWork
         if how.pop("pause", None) is not None:
             raise values.NotHere
         return real(value, **how)
 
     monkeypatch.setattr(values, "encode_to_send", encode)
-    status, body = await maker().of_large(LargeValue("x", False), 0.0)
+    status, body = await maker().of(Returned("x", of_group=False), 0.0)
     assert (status, values.decode(bytes(body))) == (Status.RESULT, "x")
 
 
@@ -314,28 +290,27 @@ async def test_a_group_loses_the_one_result_that_has_no_encoding_and_no_other(
 
 
 async def test_a_group_with_a_result_without_an_encoding_held_its_loop_up_once_for_each_member(
-    autojump_clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = maker(lambda: [{"ok": True, "value": value} for value in (1, object(), LARGE[:50])])
-    asked = CodeResult(dataclasses.replace(ASKED, kind="group", input=[None] * 2))
-    large = await made.of("r", asked, 0.0, trio.CancelScope(), ExecutionContext())
-    assert isinstance(large, LargeValue)
-    status, body = await made.of_large(large, 0.0)
+    here, real = [], values.encode_to_send
+
+    def encode(value: Any, **how: Any) -> Any:
+        here.append(threading.current_thread() is threading.main_thread())
+        return real(value, **how)
+
+    monkeypatch.setattr(values, "encode_to_send", encode)
+    group = [{"ok": True, "value": value} for value in (1, object(), LARGE[:50])]
+    status, body = await maker().of(Returned(group, of_group=True), 0.0)
+    assert here.count(True) == 1
     records = cast("Any", values.decode(bytes(body)))
     assert (status, [each["ok"] for each in records]) == (Status.RESULT, [True, False, True])
 
 
-async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:
-    def act() -> Any:
-        return {**screenshots(10), "rows": [[index] * 60 for index in range(1_000)]}
-
-    made = maker(act, WireLimits(message_bytes=200_000))
-    asked = made.decoded_at_once(body_of(1))
-    assert asked is not None
-    large = await made.of("r", asked, 0.0, trio.CancelScope(), ExecutionContext())
-    if isinstance(large, LargeValue):
-        large = await made.of_large(large, 0.0)
-    assert large[0] == Status.RESULT
+async def test_a_large_result_is_cut_in_its_thread() -> None:
+    large = {**screenshots(10), "rows": [[index] * 60 for index in range(1_000)]}
+    made = maker(wire=WireLimits(message_bytes=200_000))
+    status, _ = await made.of(Returned(large, of_group=False), 0.0)
+    assert status == Status.RESULT
 
 
 @pytest.mark.parametrize(

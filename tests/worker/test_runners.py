@@ -172,29 +172,6 @@ async def test_sampling_arguments_that_a_member_changed_were_changed_for_the_oth
     assert [record["value"] for record in records] == [{"stop": ["x"]}] * 2
 
 
-async def test_only_the_last_attempt_runs_in_the_task_that_asks():
-    tasks = []
-
-    async def body(rollout):
-        tasks.append(trio.lowlevel.current_task())
-        if rollout.attempt == 1:
-            raise ValueError("again")
-        return {"state": {"a": rollout.attempt, "b": 2}}
-
-    async def ask(runner):
-        tasks.append(trio.lowlevel.current_task())
-        asked = request(max_retries=1, state_columns=("a",))
-        value = await runner.run(asked, request_id="r", here=True)
-        assert value == {"state": {"a": 2}}
-
-    async with opened(load(body), threads=1) as runner:
-        async with trio.open_nursery() as nursery:  # noqa: ASYNC112  # a task of its own
-            nursery.start_soon(ask, runner)
-    asks, first, second = tasks
-    assert first is not asks
-    assert second is asks
-
-
 # What environments may raise
 
 

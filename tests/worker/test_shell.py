@@ -1,5 +1,5 @@
 """The worker's shell: what it says of itself, how it begins and ends, and that executions
-which share a nursery do not hurt each other.
+beside each other do not hurt each other.
 
 What each may do to its own outcome is in test_runners.py.
 """

@@ -12,8 +12,7 @@ returned a value before the cancel took effect, the value counts.
     behind in its task (open cancel scopes, context variables) ends with it, and
     a leaked ``trio.Cancelled`` ends here.  The task is protected from Ctrl-C: the code
     raised any ``KeyboardInterrupt`` that comes out of it, while a real one goes to
-    trio's main task (but may hit tasks that the code has started).  A task that is about
-    to end may be used instead (``call_here``).
+    trio's main task (but may hit tasks that the code has started).
 ``thread``
     runs the code in a thread from trio's cache, which is never abandoned.  A watcher
     task notices the cancel, which no thread can.
@@ -68,11 +67,6 @@ class CodeBackend(Protocol):
     async def call(self, call: Call) -> CodeResult:
         """Run ``call`` to its end.  Cancelling reaches the code; the caller must
         check for its own cancellation afterwards, since this does not raise."""
-        ...
-
-    async def call_here(self, call: Call) -> CodeResult:
-        """Like ``call``, for a task that awaits nothing afterwards: the code may run in it, and may
-        leave anything behind in it."""
         ...
 
 
@@ -150,22 +144,23 @@ class _TrioBackend:
         ended: list[CodeResult] = []
 
         async def run() -> None:
-            ended.append(await self.call_here(call, context))
+            ended.append(await self._in_task(call, context))
 
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
                 nursery.start_soon(run)
         except BaseException as exc:  # noqa: ASYNC103
-            # call_here raises nothing: this is trio, which says that the code left a
-            # nursery or a cancel scope open in its task.  It is the code's failure.
+            # _in_task raises nothing: this is trio, where the code left a nursery open in
+            # its task, or what the code started beside its task.  It is the code's failure.
             # Usually it is a group; but trio asks the groups in it to split.
             if foreign.holds_interrupt(exc):
                 raise  # a real Ctrl-C, in a server that runs the environment itself
-            ended[:] = [CodeResult(error=exc)]
+            if ended[0].error is None:
+                ended[:] = [CodeResult(error=exc)]
         return ended[0]
 
     @trio.lowlevel.enable_ki_protection
-    async def call_here(self, call: Call, context: RunContext = _TRIO_CONTEXT) -> CodeResult:
+    async def _in_task(self, call: Call, context: RunContext) -> CodeResult:
         # The boundary between the environment and the worker.  The caller checks whether
         # it is cancelled.
         pid = os.getpid()
@@ -173,7 +168,7 @@ class _TrioBackend:
         end_if_forked(pid)
         _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
         if ended.error is None and trio.lowlevel.current_task().child_nurseries:
-            # trio itself reports it when the task has ended: too late for the outcome.
+            # trio itself says so when the task has ended, but in a group, and not before 0.31.
             return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
         return ended
 
@@ -189,8 +184,6 @@ class _MixedBackend:
 
     async def call(self, call: Call) -> CodeResult:
         return await _with_calls(TrioCarrier, partial(self._trio.call, call))
-
-    call_here = call
 
 
 @final
@@ -211,8 +204,6 @@ class _ThreadBackend:
         except trio.Cancelled as exc:  # noqa: ASYNC103
             # While it waited for a thread: nothing has started.
             return CodeResult(error=exc)  # noqa: ASYNC104
-
-    call_here = call
 
 
 async def _with_calls(
@@ -328,8 +319,6 @@ class _AsyncioBackend:
             finally:
                 calls.cancel()
         return ended
-
-    call_here = call
 
     async def _run(self, call: Call, context: RunContext, calls: LoopCalls) -> CodeResult:
         token = trio.lowlevel.current_trio_token()

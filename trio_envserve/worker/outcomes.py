@@ -7,8 +7,7 @@ fail, and then the outcome is an error that names the step.  Cancellation is no 
 cancelled scope ends these methods, and the shell, which owns the scope, calls
 :meth:`OutcomeMaker.cancelled`.
 
-A large body is decoded in a thread.  A large value is encoded in a thread as well, but after
-:meth:`OutcomeMaker.of`: that returns a :class:`LargeValue`, which the shell gives to another task.
+A large body is decoded in a thread, and a large value is encoded in one.
 
 A value that does not fit into a message is cut, its screenshots first: see
 :mod:`~trio_envserve.envs.cutting`.
@@ -17,6 +16,8 @@ A value that does not fit into a message is cut, its screenshots first: see
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 import trio
@@ -45,8 +46,8 @@ Outcome: TypeAlias = tuple[Status, SentBody]
 
 
 @final
-class LargeValue(NamedTuple):
-    """A value that takes long to encode."""
+class Returned(NamedTuple):
+    """The value of an execution."""
 
     value: Any
     of_group: bool
@@ -68,48 +69,38 @@ class OutcomeMaker:
         self._said: set[str] = set()
         """Names of secrets that were found in results, and reported."""
 
-    def decoded_at_once(self, body: Body) -> foreign.CodeResult | None:
-        """The decoded request; None if it is large."""
-        asked = foreign.call(self._request, body, at_once=True)
-        if asked.error is not None and foreign.is_exception(asked.error, values.TooMuchWork):
-            return None
-        return asked
-
     async def decoded(self, body: Body) -> foreign.CodeResult:
-        """A large request, decoded in a thread."""
-        return await self._threads.run(lambda pause: foreign.call(self._request, body, pause=pause))
+        """The decoded request."""
+        return await self._worked(partial(foreign.call, self._request, body))
 
-    async def of(
-        self, request: str, asked: foreign.CodeResult, began_s: float,
-        scope: trio.CancelScope, context: ExecutionContext,
-    ) -> Outcome | LargeValue:  # fmt: skip
-        """Run the environment; returns the result, or an error with the reason."""
+    async def run(
+        self, request: str, asked: foreign.CodeResult, began_s: float, context: ExecutionContext
+    ) -> Outcome | Returned:
+        """Run the environment; returns its value, or an error with the reason."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
-            value = await self._runner.run(
-                asked.value, request_id=request, here=True, context=context
-            )
+            value = await self._runner.run(asked.value, request_id=request, context=context)
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:
-            if scope.cancel_called:
-                log(logging.DEBUG, "request %s ended by cancellation: %s", request, failure)
-                return self.cancelled(began_s)
             log(logging.INFO, "request %s failed: %s", request, failure, about=failure.exception)
             return self._error(code_of(failure), failure, began_s, Verdict.RAN_AND_FAILED)
-        of_group = asked.value.kind == "group"
-        encoded = self._fitting(value, of_group, at_once=True)
-        if encoded.error is not None and foreign.is_exception(encoded.error, values.TooMuchWork):
-            return LargeValue(value, of_group)
-        return self._result(encoded, began_s)
+        return Returned(value, of_group=asked.value.kind == "group")
 
-    async def of_large(self, large: LargeValue, began_s: float) -> Outcome:
-        """Encode a large value, in a thread if its code allows that."""
-        encoded = await self._threads.run(lambda pause: self._fitting(*large, pause=pause))
-        if foreign.is_exception(encoded.error, values.NotHere):
-            encoded = self._fitting(*large)
-        return self._result(encoded, began_s)
+    async def of(self, returned: Returned, began_s: float) -> Outcome:
+        """The result, or an error if the value cannot be sent."""
+        return self._result(await self._worked(partial(self._fitting, *returned)), began_s)
+
+    async def _worked(self, work: Callable[..., foreign.CodeResult]) -> foreign.CodeResult:
+        """The result of decoding or encoding: at once, or in a thread if that takes long and the
+        code of the value allows it."""
+        ended = work(at_once=True)
+        if foreign.is_exception(ended.error, values.TooMuchWork):
+            ended = await self._threads.run(lambda pause: work(pause=pause))
+            if foreign.is_exception(ended.error, values.NotHere):
+                ended = work()
+        return ended
 
     def cancelled(self, began_s: float) -> Outcome:
         """The outcome of an execution that was cancelled after its code had begun."""

@@ -18,11 +18,6 @@ one *execution*: it returns the value to encode, or raises
 
 It raises nothing else, whatever the environment raises.
 
-A task that exists for this execution only, and awaits nothing after it, runs the execution
-``here``: the last attempt then needs no task of its own.  An object that the code leaves behind in
-the task (such as a shielded scope) may hide a cancel.  So a cancelled execution may also end with
-:class:`EnvironmentFailure`, and the caller checks the scope that it owns.
-
 A group runs as the environment's ``run_group``, and is repeated as a whole; without ``run_group``
 its members run concurrently and are repeated one by one.  In both cases the value is a list in the
 order of the inputs, of ``{"ok": True, "value": v}`` and
@@ -115,12 +110,11 @@ class Runner:
         self._numbers = itertools.count()
 
     async def run(
-        self, request: RolloutRequest, *, request_id: str, here: bool = False,
-        context: ExecutionContext | None = None,
-    ) -> Any:  # fmt: skip
+        self, request: RolloutRequest, *, request_id: str, context: ExecutionContext | None = None
+    ) -> Any:
         """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
-        errors and ``here``.
+        errors.
         """
         context = context or ExecutionContext()
         found = request.endpoint, self.models.get(request.endpoint)
@@ -132,11 +126,11 @@ class Runner:
         job = _Job(self, request, request_id, find, permits, context)
         try:
             if scorer is not None:
-                return await self._attempts(_RescoreCode(scorer, job), here=here)
+                return await self._attempts(_RescoreCode(scorer, job))
             if request.kind == "rollout":
-                return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
+                return await self._attempts(_RolloutCode(self._env, job, 0))
             if self._env.run_group is not None:
-                return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
+                return await self._attempts(_GroupCode(self._env.run_group, job))
             return await self._members(job)
         finally:
             permits.close()
@@ -155,7 +149,7 @@ class Runner:
         async def run_member(member: int) -> None:
             code = _RolloutCode(self._env, job, member)
             try:
-                records[member] = {"ok": True, "value": await self._attempts(code, here=False)}
+                records[member] = {"ok": True, "value": await self._attempts(code)}
             except EnvironmentFailure as failure:
                 records[member] = {"ok": False, "error": failure_record(failure)}
 
@@ -164,26 +158,18 @@ class Runner:
                 nursery.start_soon(run_member, member)
         return records
 
-    async def _attempts(self, code: _RepeatedCode, *, here: bool) -> Any:
+    async def _attempts(self, code: _RepeatedCode) -> Any:
         """Repeat attempts until one returns a value, ``max_retries`` is used up, or it is late: a
         further attempt would have nothing to give.  Each begins with what is saved by then."""
-        while code.attempt <= code.max_retries:
+        while True:
             await code.begin()
             try:
                 return await self._call(code)
             except EnvironmentFailure as failure:
-                if code.late.is_set():
+                if code.attempt > code.max_retries or code.late.is_set():
                     raise
                 log(logging.DEBUG, "%s", failure)
             code.attempt += 1
-        await code.begin()
-        if not here:
-            return await self._call(code)
-        try:
-            ended = await self._backend.call_here(code)
-        finally:
-            await _close(code.made)  # noqa: ASYNC102  # shielded
-        return _value(code, ended)
 
     async def _call(self, code: _Code) -> Any:
         """One attempt, to its end."""
