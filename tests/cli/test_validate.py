@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import HANG_S, ROOT, check_nothing_left, forked, run
-from trio_envserve.worker.findings import Findings
-from trio_envserve.worker.validation import Validation, Wanted
+from trio_envserve.worker.validation import Findings, Validation, Wanted
 
 pytestmark = pytest.mark.real
 

@@ -26,30 +26,33 @@ import gc
 import inspect
 import json
 import logging
+import os
 import signal
 import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NoReturn, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, final
 
 import trio
 
+from .. import foreign
+from ..core import values
 from ..core.errors import ConfigError
+from ..core.limits import WireLimits
 from ..envs.classes import ClassEnvironment
 from ..envs.interface import Rollout
 from ..envs.loading import LoadedEnvironment, load
 from ..envs.request import RolloutRequest
-from ..envs.rewards import reward_in
+from ..envs.rewards import number_of, reward_in
 from ..models.interface import Completion, Messages
 from ..models.registry import BUILT_IN, Models
 from .failures import EnvironmentFailure, describe_exception, described_cause
-from .findings import Findings, Level, told
-from .leftovers import Snapshot, snapshot
 from .runners import Runner, open_runner
 from .tracebacks import is_ours
-from .validation_values import check_inputs, check_results, check_rewards
 
 HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
@@ -61,6 +64,37 @@ AT_ONCE = 8
 """Rollouts that run at once, to be compared with one after the other."""
 
 _NEVER = "never"
+
+
+Level: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
+
+
+@final
+class Findings:
+    """Tells the parent which check begins, and what each found."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
+
+    def begin(self, check: str) -> None:
+        """Report that a check begins; a parent that waits too long names it."""
+        self._tell({"began": check})
+
+    def say(self, check: str, level: Level, text: str, traceback: str = "") -> None:
+        """A finding of this check."""
+        # Names of threads and processes may be anything: what is told can be printed.
+        text = text.encode("utf-8", "backslashreplace").decode()
+        self._tell({"check": check, "finding": level, "text": text, "traceback": traceback})
+
+    def raised(self, check: str, text: str, error: BaseException) -> None:
+        """The check failed, because the environment raised ``error``."""
+        about = describe_exception(error)
+        self.say(check, "failed", f"{text} {about.type}: {about.message}", about.traceback)
+
+    def end(self) -> NoReturn:
+        """There are no more.  The process ends, whatever still runs in it."""
+        self._tell({"ended": True})
+        os._exit(0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,6 +472,212 @@ def _name_of(task: asyncio.Task[Any]) -> str:
     return getattr(task.get_coro(), "__qualname__", "") or task.get_name()
 
 
+# -- values: inputs, results, rewards -------------------------------------------------
+
+
+def check_inputs(
+    findings: Findings, environment: LoadedEnvironment, n: int, seed: int
+) -> list[Any] | None:
+    """The environment's own inputs; None if there are none that can be sent."""
+    made = foreign.call(environment.inputs, n, seed)
+    if isinstance(made.error, ConfigError):
+        findings.say("inputs", "failed", f"{made.error}; validate needs some: --inputs FILE")
+        return None
+    if made.error is not None:
+        findings.raised("inputs", f"inputs({n}, {seed}) raised", made.error)
+        return None
+    inputs: list[Any] = made.value
+    if not inputs:
+        findings.say("inputs", "failed", f"inputs({n}, {seed}) returned none")
+        return None
+    problems = [*_input_problems(environment, inputs, n, seed)]
+    for problem in problems:
+        findings.say("inputs", "warning", problem)
+    for number, each in enumerate(inputs):
+        encoded = foreign.call(values.encode, each, root=f"inputs()[{number}]")
+        if encoded.error is not None:
+            findings.say("inputs", "failed", f"cannot be sent: {foreign.text(encoded.error)}")
+            return None
+    if not problems and inputs == [{}] * n:
+        findings.say("inputs", "ok", "a rollout needs no input, and has no seed")
+    elif not problems:
+        findings.say("inputs", "ok", f"inputs(n, seed) gives n, and follows from the seed ({n})")
+    return inputs[:n]
+
+
+def _input_problems(
+    environment: LoadedEnvironment, inputs: list[Any], n: int, seed: int
+) -> Iterator[str]:
+    if len(inputs) > n:
+        yield f"inputs({n}, {seed}) gives {len(inputs)}: it ignores n"
+    elif len(inputs) < n:
+        yield f"inputs({n}, {seed}) gives {len(inputs)}, fewer than n"
+    again = foreign.call(environment.inputs, n, seed).value
+    other = foreign.call(environment.inputs, n, seed + 1).value
+    texts = [foreign.call(repr, each).value for each in (inputs, again, other)]
+    if texts[0] != texts[1]:
+        yield f"inputs({n}, {seed}) gives others the second time: it does not follow its seed"
+    elif texts[0] == texts[2] and n > 1 and inputs != [{}] * n:
+        yield (
+            f"inputs({n}, {seed}) and inputs({n}, {seed + 1}) are the same: it may ignore its seed"
+        )
+
+
+def check_results(findings: Findings, results: Sequence[Any]) -> None:
+    """Whether what the rollouts returned can be sent."""
+    findings.begin("results")
+    most_bytes, largest = WireLimits().message_bytes, 0
+    for number, value in enumerate(results):
+        encoded = foreign.call(values.encode, value, root="result")
+        if encoded.error is not None:
+            text = foreign.text(encoded.error) or type(encoded.error).__name__
+            findings.say("results", "failed", f"of input {number} cannot be encoded: {text}")
+            return
+        largest = max(largest, len(encoded.value))
+    if largest > most_bytes:
+        text = f"the largest has {largest} bytes, and {most_bytes} are allowed"
+        findings.say("results", "failed", text)
+    else:
+        findings.say("results", "ok", f"all can be encoded; the largest has {largest} bytes")
+
+
+def check_rewards(
+    findings: Findings, results: Sequence[Any], model: str, most: object, asked: bool
+) -> None:
+    """Whether each result has a reward that an evaluation counts, and whether right answers
+    earn ``most``, the attribute ``max_reward`` of the environment (None: nobody knows).
+    ``asked``: whether any rollout asked a model."""
+    findings.begin("rewards")
+    numbers: list[float] = []
+    problems: Counter[str] = Counter()
+    for value in results:
+        number, problem = reward_in(value)
+        if number is None:
+            problems[problem] += 1
+        else:
+            numbers.append(number)
+    for problem, times in problems.items():
+        findings.say("rewards", "warning", f"{problem} ({times} of {len(results)})")
+    if numbers and not problems:
+        mean = sum(numbers) / len(numbers)
+        text = f"all are numbers, from {min(numbers):g} to {max(numbers):g}, mean {mean:.3g}"
+        findings.say("rewards", "ok", text)
+    if model == "oracle" and numbers and most is not None:
+        if asked:
+            _check_oracle(findings, numbers, most)
+        else:
+            text = "no rollout asked a model, so the rewards are not those of its right answers"
+            findings.say("oracle", "skipped", text)
+
+
+def _check_oracle(findings: Findings, numbers: Sequence[float], most: object) -> None:
+    full = number_of(most)
+    if full is None:
+        text = f"max_reward must be a number, or None, not {most!r}"
+        findings.say("oracle", "failed", text)
+        return
+    short = [number for number in numbers if not number >= full - 1e-9]
+    if short:
+        findings.say(
+            "oracle", "failed",
+            f"{len(short)} of {len(numbers)} right answers (the model oracle) earn less than "
+            f"{full:g}, the least {min(short):g}: mend the oracle or the reward, or say in the "
+            "environment what a right answer earns (max_reward = 0.5; None: not checked)",
+        )  # fmt: skip
+    else:
+        findings.say("oracle", "ok", f"right answers (the model oracle) earn {full:g} or more")
+
+
+# -- leftovers of code in this process -----------------------------------------------
+
+
+_TRIO_THREAD = "Trio thread"
+
+
+class Snapshot(NamedTuple):
+    """The present tasks, threads, children and descriptors: names, as often as they are there."""
+
+    tasks: Counter[str]
+    threads: Counter[str]
+    children: Counter[str]
+    descriptors: Counter[str]
+
+    def more_than(self, before: Snapshot) -> dict[str, Counter[str]]:
+        """The things that are here and were not there, by kind."""
+        kinds = zip(self._fields, self, before, strict=True)
+        found = {kind: now - then for kind, now, then in kinds}
+        return {kind: names for kind, names in found.items() if names}
+
+
+def snapshot() -> Snapshot:
+    """The things that this process has now.  Call it on the trio loop.
+
+    Threads that trio keeps for the next use are not counted.  Children and descriptors are read
+    from ``/proc``, and are not known elsewhere."""
+    return Snapshot(
+        Counter(task.name for task in _tasks()),
+        Counter(
+            each.name for each in threading.enumerate() if not each.name.startswith(_TRIO_THREAD)
+        ),
+        Counter(_children()),
+        Counter(_descriptors()),
+    )
+
+
+def _tasks() -> Iterator[trio.lowlevel.Task]:
+    root = trio.lowlevel.current_root_task()
+    stack = [root] if root is not None else []
+    while stack:
+        task = stack.pop()
+        yield task
+        for nursery in task.child_nurseries:
+            stack.extend(nursery.child_tasks)
+
+
+def _children() -> Iterator[str]:
+    own = str(os.getpid())
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in brackets, may hold anything.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if parent == own:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                yield words.decode(errors="replace").strip()[:80] or f"a zombie ({state})"
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+
+
+def _descriptors() -> Iterator[str]:
+    try:
+        numbers = os.listdir("/proc/self/fd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # the one of the folder itself
+        # A socket's or a pipe's number says nothing.
+        yield target if target.startswith("/") else target.partition(":")[0]
+
+
+# -- the process ---------------------------------------------------------------------
+
+
+@contextmanager
+def _told() -> Iterator[Findings]:
+    """Findings on standard output, which the environment's prints do not reach."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as lines:
+        os.set_inheritable(lines.fileno(), False)
+        os.dup2(2, 1)
+
+        def tell(record: dict[str, Any]) -> None:
+            lines.write(json.dumps(record) + "\n")
+            lines.flush()
+
+        yield Findings(tell)
+
+
 def main() -> NoReturn:
     """Validate what standard input asks for."""
     wanted = Wanted(**json.load(sys.stdin))
@@ -445,6 +685,6 @@ def main() -> NoReturn:
     faulthandler.enable()
     signals = SignalWatch()
     signals.begin()
-    with told() as findings:
+    with _told() as findings:
         trio.run(Validation(wanted, findings, signals).run)
         findings.end()  # threads that were left behind do not hold it up
