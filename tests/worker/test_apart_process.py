@@ -13,9 +13,7 @@ import pytest
 
 from tests.worker import scorers
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks
-from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT
-from trio_envserve.worker.apart_reaper import fork_below
-from trio_envserve.worker.apart_state import TIMES_OUT
+from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT, TIMES_OUT, fork_below
 
 pytestmark = [pytest.mark.real]
 

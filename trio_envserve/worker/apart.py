@@ -10,7 +10,7 @@ A call that takes too long ends its own process, by a timer that needs no interp
 while the call waits for a process, nor while that starts or imports.  A process that does not even
 get there, or is stopped, is killed from here after :data:`START_S` more.  A cancelled call ends at
 once, and its process is killed.  With a process all die that it has started
-(:mod:`.apart_reaper`).
+(:mod:`.apart_process`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ from ..envs.apart import (
 )
 from ..large_pickles import Spans, mapped, write
 from . import apart_process
-from .apart_reaper import LEFT
-from .apart_state import TIMES_OUT
 from .failures import log
 
 PROCESSES = max(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
@@ -129,14 +127,14 @@ class ApartPool:
         stack = [authors_part(each) for each in dumped_stacks(text)[-1:]]
         where = authors_line(stack[0]) if stack else ""
         at = f", at {where}" if where else ""
-        if status == -TIMES_OUT or text.startswith(apart_process.TIMED_OUT):
+        if status == -apart_process.TIMES_OUT or text.startswith(apart_process.TIMED_OUT):
             told = f"{call.name} took longer than {call.limits.timeout_s:g} s (timeout_s)"
             return ApartTimeout(f"{told}, and its process was ended{at}", where, *stack)
         if not paper.has_begun:
             how = describe_exit(status)
             told = f"the process for {call.name} died before it could call it: {how}"
             return ApartDied(told + (_NO_GUARD if status == 1 else ""))
-        if status == -LEFT:
+        if status == -apart_process.LEFT:
             told = (
                 f"{call.name} made another program of its process (exec), or closed all its files"
             )

@@ -10,35 +10,74 @@ whatever holds the interpreter.  (``faulthandler`` has a timer of its own, which
 that where there is none: a thread, whose start and end would take half of a short call.)
 
 What a call starts ends with it: processes are killed, and a process in which it has left threads
-is not used again.  What it has changed is put back (:mod:`.apart_state`).  A forked child gets none
-of the descriptors by which this process speaks.  If this process ends without a reply, what is left
-below it ends with it (:mod:`.apart_reaper`).
+is not used again.  A forked child gets none of the descriptors by which this process speaks.
+
+What a call has changed is put back (:class:`ProcessState`): folder, variables, path of imports,
+limits, timers, handlers and mask of signals.  A scorer that runs code of a model may have taken
+functions away from it for good (``os.kill = None``).  So the names in some modules
+(:data:`MODULES`), and those of modules, are compared, by identity: what a call has put there may be
+equal to anything (``mock.ANY``).  What has changed is put back, so that the reply can be sent.  But
+what was imported meanwhile may have a copy of it: such a process is not used again.  Globals of
+other modules are not looked at: to compare all would take longer than a call.
+
+On Linux two processes stand above this one.  The one that the worker starts forks the *reaper*, and
+that the process for calls (:func:`fork_below`).  The reaper becomes the parent of each process
+below it whose own parent has ended (:mod:`.reaper`): also of one in a session of its own.  It kills
+all of them once
+
+- the process for calls has ended, by its timer or otherwise;
+- the first process has ended: the worker kills that one to cancel a call;
+- the process for calls has become another program (``os.execv``), which has no timer and would
+  never reply: the kernel has closed its end of a pipe.
+
+Reaper and first process then end as the process for calls has.  Both hold all descriptors that the
+worker watches: so for the worker nothing has ended until all has.  Only where it cancels a call may
+it reap the first process, which it has killed, a moment before the others have ended.  A reaper
+that a call has stopped goes on by the first process, or by the end of that.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import importlib.util
 import io
+import operator
 import os
 import pickle
 import resource
+import select
+import shutil
 import signal
+import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NoReturn, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
-from .apart_reaper import fork_below
-from .apart_state import TIMES_OUT, ProcessState
-from .reaper import become_subreaper, children_of_this
+from .heartbeat import die_with_parent
+from .reaper import (
+    PR_SET_PDEATHSIG,
+    be_deaf,
+    become_subreaper,
+    children_of_this,
+    drain,
+    end_as,
+    kill_group,
+    kill_others,
+    reap,
+    woken_by_children,
+)
 
 PID_BYTES = 8
 """Length of the process id, big-endian, at the begin of a paper."""
@@ -56,9 +95,13 @@ END_S = 1.0
 """Time for which the end of the processes that a call has started is waited for, in seconds."""
 RETIRE_S = 0.2
 """Time for which a process that is not used again may take to end, in seconds."""
+TIMES_OUT: Final = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 4
+"""Signal of the timer of calls: one of those that nobody has a meaning for.  Its handler is
+``faulthandler``'s, which is lost if there is another."""
+LEFT: Final = TIMES_OUT - 1
+"""Signal by which the first process ends if the one for calls has become another program."""
 FIRST_TO_DIE = "1000"
 """Mark for the kernel, which ends such a process before others when memory runs out."""
-
 
 _CLOCK_MONOTONIC = 1
 
@@ -341,3 +384,172 @@ def _end_children() -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
+
+
+# -- the state that calls share -----------------------------------------------------
+
+MODULES = (builtins, os, sys, signal, time, shutil, subprocess, socket)
+"""Modules whose names are compared."""
+LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
+"""Limits that are put back, as far as the system has them."""
+
+_LIMITS: list[int] = [
+    getattr(resource, f"RLIMIT_{name}") for name in LIMITS if hasattr(resource, f"RLIMIT_{name}")
+]
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_getsignal: Any = importlib.import_module("_signal").getsignal
+"""That of the module ``signal`` makes an enum of each, which takes 30 times as long."""
+_all, _is, _len, _map = all, operator.is_, len, map
+"""As they were: the call may have changed those of the module."""
+_ABSENT = object()
+
+
+@final
+class ProcessState:
+    """The state of this process, as it is when this is made."""
+
+    def __init__(self) -> None:
+        self._names: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (names, names.copy()) for names in (sys.modules, *map(vars, MODULES))
+        ]
+        """Names, and the copy of them."""
+        self._folder: str | None = None
+        with contextlib.suppress(OSError):  # it is gone
+            self._folder = os.getcwd()
+        self._environ = os.environ
+        self._variables: dict[bytes, bytes] = vars(os.environ)["_data"].copy()
+        self._path = sys.path.copy()
+        self._handlers = [*map(_getsignal, _SIGNALS)]
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._limits = [*map(resource.getrlimit, _LIMITS)]
+        self._umask = os.umask(0o77)
+        os.umask(self._umask)
+        self._recursion = sys.getrecursionlimit()
+
+    @property
+    def has_all_modules(self) -> bool:
+        """Whether nothing was imported since this was made, or was put back."""
+        return len(self._names[0][1]) == len(sys.modules)
+
+    def put_back(self) -> bool:
+        """Put it back.  False if something could not be, or may have been copied."""
+        try:
+            is_same = self._put_names_back()
+            for timer in _TIMERS:
+                signal.setitimer(timer, 0)
+            is_same &= self._put_handlers_back()
+            self._put_rest_back()
+            return is_same
+        except BaseException:  # a handler of the call's raises anything, and limits may be final
+            return False
+
+    def _put_names_back(self) -> bool:
+        is_same = True
+        for now, before in self._names:
+            if _len(now) == _len(before) and _all(_map(_is, now.values(), before.values())):
+                continue
+            for name, value in before.items():
+                if now.get(name, _ABSENT) is not value:
+                    now[name], is_same = value, False
+            added = {name: now[name] for name in now.keys() - before.keys()}
+            if now is sys.modules and [name for name in added if added[name] is None]:
+                is_same = False  # a module that may not be imported
+            before.clear()
+            before.update(now)
+        return is_same
+
+    def _put_handlers_back(self) -> bool:
+        is_same = True
+        for number, handler in zip(_SIGNALS, self._handlers, strict=True):
+            if _getsignal(number) is not handler:
+                signal.signal(number, handler)
+                is_same &= number != TIMES_OUT
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        return is_same
+
+    def _put_rest_back(self) -> None:
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+        sys.path[:] = self._path
+        os.umask(self._umask)
+        if vars(self._environ)["_data"] != self._variables:
+            os.environb.clear()
+            os.environb.update(self._variables)
+        if [*map(resource.getrlimit, _LIMITS)] != self._limits:
+            for limit, before in zip(_LIMITS, self._limits, strict=True):
+                resource.setrlimit(limit, before)
+        if self._folder is None:
+            return
+        with contextlib.suppress(OSError):  # it is gone
+            if os.getcwd() == self._folder:
+                return
+        os.chdir(self._folder)
+
+
+# -- the processes above ------------------------------------------------------------
+
+ENDING_S = 0.5
+"""Time that a process may take to end after its descriptors are closed, in seconds, before it is
+taken for another program."""
+
+
+def fork_below(libc: ctypes.CDLL) -> None:
+    """Return in a process below this one and its reaper; in this one where orphans come to
+    nobody.  Call it before there are threads."""
+    if sys.platform != "linux":
+        return
+    first_ended, first = os.pipe()
+    if child := _fork():
+        try:
+            be_deaf()
+            while os.WIFSTOPPED(status := os.waitpid(child, os.WUNTRACED)[1]):
+                os.kill(child, signal.SIGCONT)
+            end_as(status)
+        finally:
+            os._exit(1)
+    os.close(first)
+    become_subreaper(libc)
+    libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGCONT))
+    last_ended, last = os.pipe()
+    parent = os.getpid()
+    with woken_by_children() as woken:
+        if child := _fork():
+            os.close(last)
+            be_deaf()
+            _watch(child, woken, first_ended, last_ended)
+    os.close(first_ended)
+    os.close(last_ended)
+    die_with_parent(parent)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Of the threads of a library that the program has imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _watch(child: int, woken: int, first_ended: int, last_ended: int) -> NoReturn:
+    """Wait for the end of the child or of the first process, and kill what is left."""
+    try:
+        poll = select.poll()
+        for each in (woken, first_ended, last_ended):
+            poll.register(each, select.POLLIN)
+        has_left = False
+        while (status := reap(child)) is None:
+            found = {each for each, _ in poll.poll(ENDING_S * 1000 if has_left else None)}
+            drain(woken)
+            if first_ended in found:
+                poll.unregister(first_ended)
+                kill_group(child)
+            elif last_ended in found:
+                poll.unregister(last_ended)
+                has_left = True
+            elif has_left and not found:
+                status = LEFT
+                break
+        kill_others(woken)
+        end_as(status)
+    finally:
+        os._exit(1)

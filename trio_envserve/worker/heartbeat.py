@@ -32,11 +32,10 @@ from typing import TYPE_CHECKING
 
 from ..core.clock import BlockedFor
 from ..core.heartbeat import ANSWERS_MOST, Heartbeat, StackQuestion
+from .reaper import PR_SET_PDEATHSIG
 
 if TYPE_CHECKING:
     import trio
-
-_PR_SET_PDEATHSIG = 1
 
 
 class HeartbeatThread:
@@ -158,7 +157,7 @@ def die_with_parent(parent: int) -> None:
     """Ask the system to kill this process when its parent ends (Linux), and end the
     process group now if the parent has ended already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         end_process_group()
 

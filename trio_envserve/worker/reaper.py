@@ -42,7 +42,7 @@ SIZE_BYTES = 8
 STARTED, FAILED, ENDED = b"started", b"failed", b"ended"
 """First words of a reaper's lines: before the process id; the step and the errno; the status."""
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAF_TO = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -235,7 +235,7 @@ def _start(
     try:
         os.setsid()
         if hasattr(libc, "prctl"):
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != own:
             os._exit(1)
         for name in _IGNORED:
