@@ -59,14 +59,14 @@ def test_lines_of_many_processes_do_not_mix(tmp_path):
     )
     root = Path(recorder.__file__).parents[2]
     path = tmp_path / "log"
-    processes = [subprocess.Popen([sys.executable, "-c", code, path], cwd=root) for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    processes = [subprocess.Popen([sys.executable, "-c", code, path], cwd=root) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
     lines = path.read_text().splitlines()
     by_process: dict[int, list[int]] = {}
     for line in lines:
         record = json.loads(line)
         by_process.setdefault(record["pid"], []).append(record["i"])
-    assert sorted(by_process.values()) == [list(range(200))] * 3
+    assert sorted(by_process.values()) == [list(range(200))] * 2
 
 
 def test_a_line_cut_short_is_an_error(tmp_path, monkeypatch):

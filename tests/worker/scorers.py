@@ -26,8 +26,6 @@ import zoneinfo
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import numpy
-
 
 def doubled(number: int) -> int:
     return 2 * number
@@ -111,8 +109,8 @@ def allocate() -> None:
         taken.append(bytearray(1 << 22))
 
 
-def print_a_gigabyte() -> str:
-    for _ in range(1024):
+def print_much() -> str:
+    for _ in range(16):
         print("x" * (1 << 20))
     os.write(1, b"y" * 1024)
     return "printed"
@@ -259,6 +257,8 @@ class Scores(dict[str, float]):
 
 def data() -> list[Any]:
     """Of each kind of value that a call may return."""
+    import numpy  # here: each process for calls imports this module
+
     return [
         None, True, 1 << 70, 1.5, "ä", b"b", bytearray(b"c"), (1, [2]), {1}, frozenset({2}), 2j,
         Scored(1.0, {"a": Scored(0.5, {})}), Pair(1, 2), Grade.GOOD, Scores(a=1.0),
@@ -273,7 +273,7 @@ def data() -> list[Any]:
 
 
 def return_much() -> bytes:
-    return bytes((1 << 28) + 1)
+    return bytes(1000)
 
 
 def leave_a_thread() -> int:

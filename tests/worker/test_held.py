@@ -14,6 +14,7 @@ import pytest
 
 from tests.proc import stat_of
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks, holder_in
+from trio_envserve.worker import held
 from trio_envserve.worker.held import ThreadWatch, answer, ask, make_answers
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
@@ -50,6 +51,11 @@ def found(pid: int, answers: IO[bytes]) -> tuple[str, str]:
             if stacks:
                 return request, stacks[0]
     raise TimeoutError("nobody holds it")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "HELD_S", 0.2)
 
 
 @pytest.mark.parametrize("words", [("hang", "main"), ("hang", "thread")])
