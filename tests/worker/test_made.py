@@ -26,7 +26,6 @@ from trio_envserve.envs.made import TAIL_BYTES
 from trio_envserve.worker import made as made_module
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.folders import Folders
-from trio_envserve.worker.made import open_maker
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left", "place")]
 
@@ -475,12 +474,6 @@ async def test_process_that_is_cancelled_while_it_starts_is_not_left(when, monke
     assert await ran(body) == "done"
     assert scope.cancelled_caught
     assert len(started) == 1
-
-
-async def test_maker_raises_what_its_block_raises():
-    with pytest.raises(KeyError):
-        async with open_maker():
-            raise KeyError("as it is, in no group")
 
 
 async def test_end_of_a_process_is_told_where_the_worker_blocks_all_signals() -> None:

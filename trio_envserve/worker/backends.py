@@ -33,8 +33,8 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
@@ -70,21 +70,23 @@ class CodeBackend(Protocol):
         ...
 
 
-@asynccontextmanager
-async def open_backend(
-    kind: Backend, *, threads: int, mixed: bool = False
-) -> AsyncIterator[CodeBackend]:
-    """The backend for code of ``kind``; ``threads`` bounds the calls in threads at once.
-    ``mixed``: code on trio asks models in threads of its own, too."""
-    if kind == "trio" and mixed:
-        yield _MixedBackend()
-    elif kind == "trio":
-        yield _TrioBackend()
+@contextmanager
+def open_backend(
+    kind: Backend, nursery: trio.Nursery, *, threads: int, mixed: bool = False
+) -> Iterator[CodeBackend]:
+    """The backend for code of ``kind``, with its tasks in ``nursery``; ``threads`` bounds the calls
+    in threads at once.  ``mixed``: code on trio asks models in threads of its own, too."""
+    if kind == "trio":
+        yield _MixedBackend() if mixed else _TrioBackend()
     elif kind == "thread":
         yield _ThreadBackend(threads)
     else:
-        async with _open_asyncio() as backend:
+        backend = _AsyncioBackend()
+        nursery.start_soon(backend.serve)
+        try:
             yield backend
+        finally:
+            backend.stop()
 
 
 def _is_cancelled_here() -> bool:
@@ -250,26 +252,6 @@ def plain_value(call: Callable[..., Any], *args: Any) -> Any:
             'set backend = "trio" or "asyncio" on the environment'
         )
     return value
-
-
-@asynccontextmanager
-async def _open_asyncio() -> AsyncIterator[_AsyncioBackend]:
-    backend = _AsyncioBackend()
-    raised: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(backend.serve)  # noqa: ASYNC113
-        try:
-            yield backend
-        except BaseException as exc:  # noqa: ASYNC103
-            # Raised again below, outside this nursery, which would wrap it.
-            raised = exc
-        finally:
-            backend.stop()
-    if raised is not None:
-        try:
-            raise raised
-        finally:
-            del raised  # no cycle with its own traceback
 
 
 @final

@@ -24,8 +24,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -70,33 +70,17 @@ _OVER = "the rollout has ended, and makes nothing any more"
 
 @final
 class Maker:
-    """The maker of all folders and processes of one worker.  Made by :func:`open_maker`."""
+    """The maker of all folders and processes of one worker, in tasks of this nursery."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self.folders = Folders()
         self.limiter = trio.CapacityLimiter(REMOVING)
 
-
-@asynccontextmanager
-async def open_maker() -> AsyncIterator[Maker]:
-    """A maker for this block.  All attempts must have ended before the block does."""
-    raised: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        maker = Maker(nursery)
-        try:
-            yield maker
-        except BaseException as exc:  # noqa: ASYNC103
-            # Raised again below, outside this nursery, which would wrap it.
-            raised = exc
-        nursery.cancel_scope.cancel()
-    if maker.folders.lock != -1:
-        await _in_thread(maker.folders.close)
-    if raised is not None:
-        try:
-            raise raised
-        finally:
-            del raised  # no cycle with its own traceback
+    async def close(self) -> None:
+        """Remove the folder of the worker.  All tasks must have ended."""
+        if self.folders.lock != -1:
+            await _in_thread(self.folders.close)
 
 
 @final
@@ -258,27 +242,19 @@ class _Process:
     def _standard_streams(self, given: ExitStack) -> tuple[int, int, int]:
         """The three standard streams of the process; the other ends are kept."""
 
-        def pipe() -> tuple[int, int]:
+        def pipe(way: str, its_end: int) -> tuple[trio.lowlevel.FdStream | None, int]:
+            """Our end of a pipe, and the number of the other one."""
+            if way != "pipe":
+                return None, subprocess.DEVNULL
             ends = os.pipe()
-            return ends
+            given.callback(os.close, ends[its_end])
+            return trio.lowlevel.FdStream(ends[1 - its_end]), ends[its_end]
 
-        command, null = self._command, subprocess.DEVNULL
-        stdin = stdout = stderr = null
-        if command.stdin == "pipe":
-            stdin, own = pipe()
-            given.callback(os.close, stdin)
-            self._stdin = trio.lowlevel.FdStream(own)
-        if command.stdout == "pipe":
-            own, stdout = pipe()
-            given.callback(os.close, stdout)
-            self._stdout = trio.lowlevel.FdStream(own)
-        if command.stderr == "pipe":
-            own, stderr = pipe()
-            given.callback(os.close, stderr)
-            self._stderr = trio.lowlevel.FdStream(own)
-        elif command.stderr == "stdout":
-            stderr = stdout
-        return stdin, stdout, stderr
+        command = self._command
+        self._stdin, stdin = pipe(command.stdin, 0)
+        self._stdout, stdout = pipe(command.stdout, 1)
+        self._stderr, stderr = pipe(command.stderr, 1)
+        return stdin, stdout, stdout if command.stderr == "stdout" else stderr
 
     def _environment(self) -> dict[bytes, bytes]:
         inherited = {os.fsencode(name): os.fsencode(value) for name, value in _inherited().items()}

@@ -60,7 +60,7 @@ from .apart import ApartPool, open_apart
 from .backends import CodeBackend, open_backend
 from .carriers import RunContext
 from .failures import EnvironmentFailure, Stage, failure_record, log
-from .made import AttemptMade, Maker, open_maker
+from .made import AttemptMade, Maker
 from .model_calls import AskedModel, Find, no_policy
 from .permits import ExecutionPermits, permits_here
 from .resources import CarriedResources, ExecutionResources, resources_here
@@ -523,20 +523,33 @@ async def open_runner(
     ``setup`` fails, and :class:`ConfigError` if that is what it raises; there is no ``teardown``
     then.  A ``teardown`` that fails, or takes longer than ``teardown_s``, is logged.
     """
-    async with AsyncExitStack() as stack:
-        if models is None:
-            models = await stack.enter_async_context(open_models())
-        backend = await stack.enter_async_context(
-            open_backend(env.backend, threads=threads, mixed=env.mixed)
-        )
-        apart = await stack.enter_async_context(open_apart())
-        maker = await stack.enter_async_context(open_maker())
-        runner = Runner(env, backend, models, apart, maker)
-        await _set_up(runner)
+    raised: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        maker = Maker(nursery)
         try:
-            yield runner
+            async with AsyncExitStack() as stack:
+                if models is None:
+                    models = await stack.enter_async_context(open_models())
+                backend = stack.enter_context(
+                    open_backend(env.backend, nursery, threads=threads, mixed=env.mixed)
+                )
+                apart = await stack.enter_async_context(open_apart())
+                runner = Runner(env, backend, models, apart, maker)
+                await _set_up(runner)
+                try:
+                    yield runner
+                finally:
+                    await _tear_down(runner, teardown_s)  # noqa: ASYNC102
+        except BaseException as exc:  # noqa: ASYNC103
+            # Raised again below, outside this nursery, which would wrap it.
+            raised = exc
+        nursery.cancel_scope.cancel()
+    await maker.close()
+    if raised is not None:
+        try:
+            raise raised
         finally:
-            await _tear_down(runner, teardown_s)  # noqa: ASYNC102
+            del raised  # no cycle with its own traceback
 
 
 async def _set_up(runner: Runner) -> None:
