@@ -1,4 +1,4 @@
-"""Runners of environments that are functions, requests for them, and rollouts that wait."""
+"""Runners and servers of environments, requests for them, and rollouts that wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from trio_envserve import Rollout
+from tests.memory import pair
+from trio_envserve import Client, Rollout, Server
 from trio_envserve.core import values
 from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.envs import LoadedEnvironment, RolloutRequest
@@ -33,6 +34,21 @@ async def opened(env: LoadedEnvironment, **more: Any) -> AsyncIterator[Runner]:
     with trio.fail_after(60):
         async with open_runner(env, **more) as runner:
             yield runner
+
+
+@asynccontextmanager
+async def served(environment: Any, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
+    """A server in memory with these limits that runs its rollouts here, its client, and an end to
+    what hangs."""
+    with trio.fail_after(60):
+        async with pair(environment, server=ServerLimits(**limits)) as both:
+            yield both
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for what another thread does."""
+    while not true():  # noqa: ASYNC110  # of other threads
+        await trio.sleep(0.01)
 
 
 def request(given: Any = None, kind: str = "rollout", **more: Any) -> RolloutRequest:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from tests.worker.helpers import served
 from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.core import error_records, values
 from trio_envserve.core.errors import ConfigError, ErrorInfo
@@ -277,13 +278,8 @@ async def test_a_group_loses_the_one_result_that_has_no_encoding_and_no_other(
     environment: type[Odd],
 ) -> None:
     """All of its members were lost with it."""
-    network = MemoryNetwork()
-    async with (
-        open_server(environment(), workers=0, bind="memory:s", network=network) as server,
-        open_client(server.address, network=network) as client,
-    ):
-        with trio.fail_after(60):
-            first, odd, last = await client.run_group([0, 1, 0])
+    async with served(environment()) as (_, client):
+        first, odd, last = await client.run_group([0, 1, 0])
     assert [each.value["reward"] for each in (first, last)] == [0.5, 0.5]
     assert isinstance(odd.error, RolloutFailed)
     assert "result[1].value.x: cannot encode a value of type object" in str(odd.error)

@@ -13,14 +13,13 @@ import pytest
 import trio
 import trio.testing
 
-from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
-from trio_envserve import Rollout, RolloutFailed, ServerLimits, open_client, open_server
+from tests.worker.helpers import BACKENDS, on_asyncio, opened, request, served, until
+from trio_envserve import Rollout, RolloutFailed
 from trio_envserve.core.permits import EXECUTION_CLAIMS
 from trio_envserve.core.worker import ClaimMade, ClaimOver, WorkerCore
 from trio_envserve.envs import load
 from trio_envserve.envs.permits import Permit, claimed_limit, claimed_rate
 from trio_envserve.models.offline import OracleModel
-from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.permits import LATE_S, WorkerPermits, _Pace
 from trio_envserve.worker.runners import ExecutionContext
@@ -74,11 +73,6 @@ class Limited:
         return "done"
 
 
-async def until(true: Any) -> None:
-    while not true():  # noqa: ASYNC110  # of other threads
-        await trio.sleep(0.01)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_limits_hold_over_the_rollouts_of_a_process_without_a_router(backend: str):
     log = Log()
@@ -94,23 +88,16 @@ async def test_limits_hold_over_the_rollouts_of_a_process_without_a_router(backe
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_limits_hold_over_all_rollouts_of_a_server(backend: str):
     """In one process: those over processes are in tests/real."""
-    log, network = Log(), MemoryNetwork()
-    with trio.fail_after(60):
-        async with (
-            open_server(
-                Limited(backend, log), workers=0, bind="memory:s", network=network
-            ) as server,
-            open_client(server.address, network=network) as client,
-            trio.open_nursery() as nursery,
-        ):
-            for _ in range(8):
-                nursery.start_soon(client.run_rollout, {})
-            await until(lambda: [each.waiting for each in server.stats().permits] == [6])
-            (permits,) = server.stats().permits
-            assert (permits.name, permits.held, permits.limit) == ("limit:places", 2, 2)
-            await until(lambda: log.held == 2)  # the code hears of it later
-            log.free.set()
-        assert (log.entered, log.most, log.held) == (8, 2, 0)
+    log = Log()
+    async with served(Limited(backend, log)) as (server, client), trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(client.run_rollout, {})
+        await until(lambda: [each.waiting for each in server.stats().permits] == [6])
+        (permits,) = server.stats().permits
+        assert (permits.name, permits.held, permits.limit) == ("limit:places", 2, 2)
+        await until(lambda: log.held == 2)  # the code hears of it later
+        log.free.set()
+    assert (log.entered, log.most, log.held) == (8, 2, 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -456,14 +443,9 @@ async def test_a_wrong_limit_fails_its_rollout_with_its_words():
         async with rollout.rate("creates", per_s=0):
             pass
 
-    network = MemoryNetwork()
-    with trio.fail_after(60):
-        async with (
-            open_server(wrong, workers=0, bind="memory:s", network=network) as server,
-            open_client(server.address, network=network) as client,
-        ):
-            with pytest.raises(RolloutFailed, match="from 1/3600"):
-                await client.run_rollout({})
+    async with served(wrong) as (_, client):
+        with pytest.raises(RolloutFailed, match="from 1/3600"):
+            await client.run_rollout({})
 
 
 async def test_claim_of_a_task_that_outlives_its_rollout_ends_with_that():
@@ -526,11 +508,7 @@ async def test_permit_of_an_object_that_is_collected_while_a_beat_is_made_costs_
         await collected.wait()
         return "gone on"
 
-    limits = ServerLimits(beat_s=0.05)
-    async with (
-        open_server(leaves, workers=0, bind="tcp://127.0.0.1:0", limits=limits) as server,
-        open_client(server.address) as client,
-    ):
+    async with served(leaves, beat_s=0.05) as (server, client):
         assert await client.run_rollout({}) == "gone on"
         assert server.stats().differences == 0
 
@@ -553,12 +531,8 @@ async def test_input_that_the_core_cannot_take_fails_its_own_rollout_only(
         async with rollout.limit("places", 1):
             return "held"
 
-    async with (
-        open_server(claims, workers=0, bind="tcp://127.0.0.1:0") as server,
-        open_client(server.address) as client,
-    ):
+    async with served(claims) as (_, client):
         with pytest.raises(RolloutFailed, match="ZeroDivisionError"):
             await client.run_rollout({})
         wrong.append(False)
-        with trio.fail_after(60):
-            assert await client.run_rollout({}) == "held"
+        assert await client.run_rollout({}) == "held"

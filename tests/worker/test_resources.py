@@ -6,7 +6,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import trio
 import trio.testing
 
 from tests.worker import shop as shops
-from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
+from tests.worker.helpers import BACKENDS, on_asyncio, opened, request, served, until
 from tests.worker.shop import (
     Shop,
     acreate,
@@ -32,10 +31,7 @@ from trio_envserve import (
     RolloutCancelled,
     RolloutFailed,
     Server,
-    ServerLimits,
     foreign,
-    open_client,
-    open_server,
 )
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.messages import Clean
@@ -44,7 +40,6 @@ from trio_envserve.core.worker import Cleaned, ResourceTold
 from trio_envserve.envs import load
 from trio_envserve.envs.resources import find_destroy, wanted_resource
 from trio_envserve.models.offline import OracleModel
-from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.carriers import TrioCarrier
 from trio_envserve.worker.failures import EnvironmentFailure
 from trio_envserve.worker.resources import (
@@ -89,25 +84,6 @@ class Making:
             while self.waits and not rollout.cancelled():
                 pass
             return {"reward": 1.0, "handle": handle}
-
-
-@asynccontextmanager
-async def served(environment: Any, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
-    network = MemoryNetwork()
-    with trio.fail_after(60):
-        async with (
-            open_server(
-                environment, workers=0, bind="memory:s", network=network,
-                limits=ServerLimits(**limits),
-            ) as server,
-            open_client(server.address, network=network) as client,
-        ):  # fmt: skip
-            yield server, client
-
-
-async def until(true: Callable[[], object]) -> None:
-    while not true():  # noqa: ASYNC110  # of other threads
-        await trio.sleep(0.01)
 
 
 async def cancelled_at(client: Client, call: str, shop: Shop) -> None:
@@ -456,75 +432,14 @@ class Shopkeeper:
         """A method, which no other worker has."""
 
 
-@pytest.mark.parametrize(
-    "function", [lambda name, handle: None, Shopkeeper().destroy, partial(destroy), 3]
-)
-def test_function_that_another_worker_cannot_find_is_refused(function: Any):
-    with pytest.raises(TypeError, match="as a function at the top of a module"):
-        wanted_resource("sandbox", create, function)
-
-
-@pytest.mark.parametrize("kind", [3, "", "a\n", "k" * 65])
-def test_kind_that_is_no_short_text_is_refused(kind: Any):
-    with pytest.raises((TypeError, ValueError), match="the kind of a resource is"):
-        wanted_resource(kind, create, destroy)
-
-
 def within() -> Any:
     def destroy(name: str, handle: Any) -> None: ...
 
     return destroy
 
 
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (lambda name, handle: None, "is a lambda: write it"),
-        (within(), "is destroy, a function within another one: write it"),
-        (Shopkeeper.destroy, "is Shopkeeper.destroy, which the module .*test_resources does not"),
-    ],
-)
-def test_function_that_another_worker_cannot_find_is_described(function: Any, told: str):
-    with pytest.raises(TypeError, match=f"destroy of the resource sandbox {told}"):
-        wanted_resource("sandbox", create, function)
-
-
-def test_create_that_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="create of the resource sandbox is a function, not int"):
-        wanted_resource("sandbox", 3, destroy)
-
-
-def test_place_of_a_resource_that_is_no_bool_is_refused():
-    with pytest.raises(TypeError, match="here of the resource sandbox is True or False, not 'h1'"):
-        wanted_resource("sandbox", create, destroy, "h1")
-
-
-def test_create_that_was_called_already_is_refused_without_a_warning():
-    with pytest.raises(TypeError, match="not coroutine: write its name without a call"):
-        wanted_resource("sandbox", acreate("name"), destroy)
-
-
 def destroy_by_name(name: str) -> None:
     """Lacks the handle."""
-
-
-@pytest.mark.parametrize(
-    ("made_by", "ended_by", "told"),
-    [
-        (
-            create,
-            destroy_by_name,
-            r"destroy of .* called with \(name, handle\), which .*: too many",
-        ),
-        (lambda: 1, destroy, r"create of .* is called with \(name\), which .*: too many"),
-        (lambda name, size: 1, destroy, r"called with \(name\), which .*: missing .* 'size'"),
-    ],
-)
-def test_function_with_other_arguments_is_refused_before_anything_is_created(
-    made_by: Any, ended_by: Any, told: str
-):
-    with pytest.raises(TypeError, match=told):
-        wanted_resource("sandbox", made_by, ended_by)
 
 
 def destroy_with_yield(name: str, handle: Any) -> Iterator[None]:
@@ -537,10 +452,37 @@ async def adestroy_with_yield(name: str, handle: Any) -> AsyncIterator[None]:
     yield
 
 
-@pytest.mark.parametrize("function", [destroy_with_yield, adestroy_with_yield])
-def test_destroy_with_a_yield_which_would_count_as_done_and_do_nothing_is_refused(function: Any):
-    with pytest.raises(TypeError, match="destroy of the resource sandbox is a generator function"):
-        wanted_resource("sandbox", create, function)
+NO_FUNCTION = "as a function at the top of a module"
+NO_KIND = "the kind of a resource is"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"destroy": lambda name, handle: None}, f"is a lambda: write it .*{NO_FUNCTION}"),
+    ({"destroy": within()}, "is destroy, a function within another one: write it"),
+    ({"destroy": Shopkeeper.destroy}, "is Shopkeeper.destroy, which the module .* does not"),
+    *(({"destroy": each}, NO_FUNCTION) for each in (Shopkeeper().destroy, partial(destroy), 3)),
+    ({"destroy": destroy_by_name}, r"called with \(name, handle\), which .*: too many"),
+    # They would count as done, and do nothing.
+    ({"destroy": destroy_with_yield}, "sandbox is a generator function"),
+    ({"destroy": adestroy_with_yield}, "sandbox is a generator function"),
+    ({"create": 3}, "create of the resource sandbox is a function, not int"),
+    ({"create": lambda: 1}, r"create of .* is called with \(name\), which .*: too many"),
+    ({"create": lambda name, size: 1}, r"called with \(name\), which .*: missing .* 'size'"),
+    *(({"kind": each}, NO_KIND) for each in (3, "", "a\n", "k" * 65)),
+    ({"here": "h1"}, "here of the resource sandbox is True or False, not 'h1'"),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), REFUSED)
+def test_resource_that_cannot_be_had_is_refused_before_anything_is_created(
+    given: dict[str, Any], told: str
+):
+    wanted = {"kind": "sandbox", "create": create, "destroy": destroy, **given}
+    with pytest.raises((TypeError, ValueError), match=told):
+        wanted_resource(**wanted)
+
+
+def test_create_that_was_called_already_is_refused_without_a_warning():
+    with pytest.raises(TypeError, match="not coroutine: write its name without a call"):
+        wanted_resource("sandbox", acreate("name"), destroy)
 
 
 def test_rollout_that_no_worker_runs_has_no_resources():

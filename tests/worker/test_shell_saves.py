@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from trio_envserve import (
-    Client,
-    EncodingError,
-    Rollout,
-    RolloutFailed,
-    SaveRefused,
-    Server,
-    ServerLimits,
-    open_client,
-    open_server,
-)
-from trio_envserve.net import MemoryNetwork
-
-LONG_S = 60.0
-
-
-@asynccontextmanager
-async def served(
-    environment: Callable[[Rollout], Any], **limits: Any
-) -> AsyncIterator[tuple[Server, Client]]:
-    network = MemoryNetwork()
-    with trio.fail_after(LONG_S):
-        async with (
-            open_server(
-                environment, bind="memory:s", workers=0, network=network,
-                limits=ServerLimits(**limits),
-            ) as server,
-            open_client(server.address, network=network) as client,
-        ):  # fmt: skip
-            yield server, client
+from tests.worker.helpers import served
+from trio_envserve import EncodingError, Rollout, RolloutFailed, SaveRefused, Server
 
 
 def held_bytes(server: Server) -> int:
