@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
+import time
 
 from trio_envserve import apart
 
@@ -22,7 +22,7 @@ class Marked:
     @apart(timeout_s=3)
     def get_reward(self) -> dict[str, float]:
         if self.do == "hang":
-            re.match(r"(a+)+$", "a" * 40 + "b")
+            time.sleep(600)
         if self.do == "raise":
             raise ValueError("no such answer")
         if self.do == "leave":

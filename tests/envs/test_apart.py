@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ async def rewarded(kind: Any, **given: Any) -> Any:
         return await runner.run(asked, request_id="ab#0")
 
 
-async def failure(kind: Any, **given: Any) -> EnvironmentFailure:
-    with pytest.raises(EnvironmentFailure) as caught:
-        await rewarded(kind, **given)
-    return caught.value
-
-
 @pytest.mark.parametrize(
     "kind", [marked.Marked, marked.OnAsyncio, marked.InMainThread, marked.Judging]
 )
@@ -53,19 +46,20 @@ async def test_reward_of_a_static_method_is_computed_apart():
     assert (await rewarded(marked.Static))["reward"] != os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("do", "code", "text"),
-    [
-        ("hang", "apart-timeout", r"Marked.get_reward took longer than 3 s .*marked.py., line"),
-        ("leave", "apart-died", r"the process in which Marked.get_reward ran died: .* status 1"),
-        ("raise", "scorer-failed", r"get_reward\(\) raised ValueError: no such answer"),
-        ("keep a lock", "scorer-failed", r"its attribute 'lock' cannot be pickled .*__getstate__"),
-    ],
-)
-async def test_reward_that_is_not_there_says_why(do: str, code: str, text: str):
-    failed = await failure(marked.Marked, do=do)
-    assert code_of(failed) == code
-    assert re.search(text, str(failed)), failed
+WHY = {
+    "hang": ("apart-timeout", r"Marked.get_reward took longer than 3 s .*marked.py., line"),
+    "leave": ("apart-died", r"the process in which Marked.get_reward ran died: .* status 1"),
+    "raise": ("scorer-failed", r"get_reward\(\) raised ValueError: no such answer"),
+    "keep a lock": ("scorer-failed", r"its attribute 'lock' cannot be pickled .*__getstate__"),
+}
+
+
+async def test_reward_that_is_not_there_says_why():
+    async with opened(load(marked.Marked), threads=4) as runner:
+        for do, (code, text) in WHY.items():
+            with pytest.raises(EnvironmentFailure, match=text) as caught:
+                await runner.run(request({"do": do}), request_id="ab#0")
+            assert code_of(caught.value) == code, do
 
 
 async def test_reward_of_a_class_in_a_file_whose_name_is_taken_is_computed_apart(tmp_path: Path):

@@ -58,6 +58,16 @@ def test_the_largest_parts_are_cut_first():
     assert got["b"].startswith("(cut:")
 
 
+def test_token_records_go_after_all_else_and_before_the_reward():
+    tokens, words = [{"token_ids": [1, 2, 3]}], "many words " * 10_000
+    got = first({"reward": 0.5, "segments": tokens, "state": {"text": words}, "text": "x"}, 10_000)
+    assert (got["reward"], got["segments"], got["text"]) == (0.5, tokens, "x")
+    assert got["state"].startswith("(cut: 11")
+    got = first({"reward": 1.0, "segments": [{"token_ids": [70_000] * 9_000}], "text": "x"}, 10_000)
+    assert (got["reward"], got["text"]) == (1.0, "x")
+    assert set(got["cut"]["of"]) == {"segments"}
+
+
 def records(*results: Any) -> list[dict[str, Any]]:
     """The value of a group with these results, and a member that failed."""
     failed = {"ok": False, "error": {"type": "E", "message": "m", "attempts": 1}}

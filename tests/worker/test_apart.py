@@ -123,27 +123,6 @@ async def test_cancelling_a_rollout_kills_the_process_of_its_call(backend: str, 
         await gone(pid)
 
 
-async def test_a_blocking_call_on_a_loop_is_refused():
-    async def body(rollout):
-        return rollout.apart_sync(scorers.own_pid)
-
-    for function in (body, on_asyncio(body)):
-        async with opened(load(function), threads=2) as runner:
-            with pytest.raises(
-                EnvironmentFailure, match=r"on the event loop, .* such as ask\(\), .*apart\(\)"
-            ):
-                await runner.run(request(), request_id="ab#0")
-
-
-async def test_a_coroutine_in_a_thread_is_refused():
-    def body(rollout):
-        rollout.apart(scorers.own_pid).send(None)
-
-    async with opened(load(body), threads=2) as runner:
-        with pytest.raises(EnvironmentFailure, match=r"runs in a thread, .* apart_sync\(\)"):
-            await runner.run(request(), request_id="ab#0")
-
-
 RAISED: dict[str, tuple[Any, type[BaseException], str]] = {
     "an exception": (scorers.raise_value_error, ValueError, "a wrong answer"),
     "one that cannot be pickled": (scorers.raise_odd_error, RuntimeError, "OddError: very odd"),

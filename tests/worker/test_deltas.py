@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from tests.worker.helpers import BACKENDS, Held
-from tests.worker.test_shell import INCARNATION, WIRE, Router, opened
+from tests.worker.test_shell import INCARNATION, Router, opened
 from trio_envserve import Rollout
 from trio_envserve.core import messages
 from trio_envserve.core.limits import KIB, ServerLimits, WireLimits
@@ -175,14 +175,11 @@ async def heard(router: Router, count: int) -> list[tuple[int, int, bytes]]:
     """The deltas before so many outcomes, each with its number."""
     found, ends = [], 0
     while ends < count:
-        for frames in await router.stream.receive():
-            said = frames[2 if len(frames) == 4 else 1 :]
-            # A beat has no body, and may come at any time.
-            for header, body in messages.read(said, most_bytes=WIRE.header_bytes):
-                if isinstance(header, messages.WorkerDelta):
-                    assert body is not None
-                    found.append((header.number, header.delta, bytes(body)))
-                ends += isinstance(header, messages.WorkerOutcome)
+        for header, body in await router.heard():
+            if isinstance(header, messages.WorkerDelta):
+                assert body is not None
+                found.append((header.number, header.delta, bytes(body)))
+            ends += isinstance(header, messages.WorkerOutcome)
     return found
 
 

@@ -181,21 +181,6 @@ async def test_a_cancel_is_seen_through_what_the_code_left_open(autojump_clock):
     assert {status for status, _ in ends.values()} == {Status.CANCELLED}
 
 
-async def test_executions_have_a_task_and_context_variables_of_their_own(autojump_clock):
-    tasks = []
-
-    async def body(rollout):
-        tasks.append(trio.lowlevel.current_task())
-        return await leave_variable(rollout)
-
-    async with opened(body) as (router, _):
-        for _ in range(20):
-            router.dispatch(None)
-        ends = await router.outcomes(20)
-    assert set(ends.values()) == {(Status.RESULT, 0)}
-    assert len(set(tasks)) == 20
-
-
 async def test_interrupt_beside_executions_is_passed_on(autojump_clock):
     async def interrupted():
         raise KeyboardInterrupt

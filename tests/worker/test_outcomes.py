@@ -201,21 +201,6 @@ async def test_a_result_too_large_by_its_screenshots_keeps_everything_else(
     assert whole["completion"][0]["content"][0]["image_url"]["url"] == IMAGE
 
 
-async def test_a_result_too_large_without_its_screenshots_keeps_reward_and_segments(
-    autojump_clock: Any,
-) -> None:
-    got = await value_of(lambda: screenshots(3, "many words " * 10_000), 40_000)
-    assert (got["reward"], got["metrics"]) == (0.5, {"turns": 3})
-    assert got["segments"] == screenshots(1)["segments"]
-    assert got["state"].startswith("(cut: 11")
-    assert got["completion"][2]["content"][1] == {"type": "text", "text": "turn 2"}
-    assert set(got["cut"]["of"]) == {"completion", "state"}
-    whole = {"reward": 1.0, "segments": [{"token_ids": list(range(70_000, 90_000))}], "text": "x"}
-    got = await value_of(lambda: whole, 40_000)
-    assert (got["reward"], got["text"]) == (1.0, "x")
-    assert set(got["cut"]["of"]) == {"segments"}
-
-
 class Played:
     """An environment with as many screenshots as the input says, and no result below 0."""
 

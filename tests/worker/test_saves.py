@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -92,24 +91,6 @@ async def test_what_cannot_be_encoded_is_not_sent(backend: str):
     assert isinstance(failed.value.exception, EncodingError)
     assert str(failed.value.exception).startswith("save.state.a[0]: ")
     assert router.sent == []
-
-
-async def test_calling_the_wrong_one_says_which_is_right():
-    async def on_trio(rollout):
-        rollout.save_sync(1)
-
-    async def in_a_thread(rollout):
-        await rollout.save(1)
-
-    def plain(rollout):
-        with contextlib.suppress(StopIteration):
-            in_a_thread(rollout).send(None)
-
-    for env, told in ((on_trio, r"save\(\)"), (plain, r"save_sync\(\)")):
-        with pytest.raises(EnvironmentFailure) as failed:
-            await run(env, SavesRouter())
-        assert isinstance(failed.value.exception, TypeError)
-        assert failed.match(told)
 
 
 async def test_what_it_does_next_is_text():

@@ -61,23 +61,29 @@ class Router:
         self.send(dispatch, body)
         return self.number
 
+    async def heard(self):
+        """The messages that come next, each with its body."""
+        return [
+            each for frames in await self.stream.receive()
+            for each in messages.read(
+                frames[2 if len(frames) == 4 else 1 :], most_bytes=WIRE.header_bytes
+            )
+        ]  # fmt: skip
+
     async def outcomes(self, count):
         """By number: the status, and the value of a result or the error record."""
         found: dict[int, tuple[Status, Any]] = {}
         while len(found) < count:
-            for frames in await self.stream.receive():
-                said = frames[2 if len(frames) == 4 else 1 :]
-                for header, body in messages.read(said, most_bytes=WIRE.header_bytes):
-                    if isinstance(header, messages.Announced):
-                        self.send(messages.Fetch([header.number, header.number + 1], []))
-                    elif isinstance(header, messages.WorkerOutcome):
-                        assert body is not None
-                        found[header.number] = (
-                            Status(header.status),
-                            values.decode(body, limits=WIRE)
-                            if header.status == Status.RESULT
-                            else error_records.decode(body),
-                        )
+            for header, body in await self.heard():
+                if isinstance(header, messages.Announced):
+                    self.send(messages.Fetch([header.number, header.number + 1], []))
+                elif isinstance(header, messages.WorkerOutcome):
+                    assert body is not None
+                    is_result = header.status == Status.RESULT
+                    value = values.decode(body, limits=WIRE) if is_result else None
+                    found[header.number] = (
+                        Status(header.status), value if is_result else error_records.decode(body)
+                    )  # fmt: skip
         return found
 
 
@@ -613,18 +619,16 @@ async def test_g9_an_outcome_waited_for_ever_as_its_resource_was_told_before_the
         router.dispatch("x")
         current, status = b"", None
         while status is None:
-            for frames in await router.stream.receive():
-                said = frames[2 if len(frames) == 4 else 1 :]
-                for message, _ in messages.read(said, most_bytes=WIRE.header_bytes):
-                    match message:
-                        case messages.WorkerHello():
-                            current = message.epoch
-                        case messages.ResourceIntended(resource=place) if not current:
-                            await trio.sleep(5)
-                            router.send(messages.ResourceAnswer("name", 0, "", place))
-                            router.send(messages.RouterChanged(epoch))
-                        case messages.ResourceStated(name=name, state=state) if current == epoch:
-                            router.send(messages.ResourceAnswer(name, state, ""))
-                        case messages.WorkerOutcome():
-                            status = Status(message.status)
+            for message, _ in await router.heard():
+                match message:
+                    case messages.WorkerHello():
+                        current = message.epoch
+                    case messages.ResourceIntended(resource=place) if not current:
+                        await trio.sleep(5)
+                        router.send(messages.ResourceAnswer("name", 0, "", place))
+                        router.send(messages.RouterChanged(epoch))
+                    case messages.ResourceStated(name=name, state=state) if current == epoch:
+                        router.send(messages.ResourceAnswer(name, state, ""))
+                    case messages.WorkerOutcome():
+                        status = Status(message.status)
         assert status is Status.RESULT
