@@ -59,13 +59,12 @@ def test_the_largest_parts_are_cut_first():
 
 
 def test_token_records_go_after_all_else_and_before_the_reward():
-    tokens, words = [{"token_ids": [1, 2, 3]}], "many words " * 10_000
-    got = first({"reward": 0.5, "segments": tokens, "state": {"text": words}, "text": "x"}, 10_000)
-    assert (got["reward"], got["segments"], got["text"]) == (0.5, tokens, "x")
-    assert got["state"].startswith("(cut: 11")
-    got = first({"reward": 1.0, "segments": [{"token_ids": [70_000] * 9_000}], "text": "x"}, 10_000)
-    assert (got["reward"], got["text"]) == (1.0, "x")
-    assert set(got["cut"]["of"]) == {"segments"}
+    tokens = [{"token_ids": [70_000] * 1_500, "routed": bytes(2_000)}]
+    got = first({"reward": 0.5, "segments": tokens, "state": "many words " * 700}, 12_000)
+    assert (got["reward"], got["segments"]) == (0.5, tokens)
+    assert got["state"].startswith("(cut: 7")
+    got = first({"reward": 1.0, "segments": tokens, "text": "x"}, 2_000)
+    assert (got["reward"], got["text"], [*got["cut"]["of"]]) == (1.0, "x", ["segments"])
 
 
 def records(*results: Any) -> list[dict[str, Any]]:
