@@ -102,6 +102,16 @@ async def fail_with_a_nursery(rollout):
     raise ValueError("x")
 
 
+async def fail_beside_its_task(rollout):
+    async def fail():
+        raise ValueError("x")
+
+    nursery = trio.lowlevel.current_task().parent_nursery
+    assert nursery is not None
+    nursery.start_soon(fail)
+    return "left"
+
+
 async def leak_cancelled(rollout):
     """Raises a Cancelled that is of no scope that is still there."""
     with trio.CancelScope() as scope:
@@ -118,7 +128,7 @@ LEAVES = {
     for each in (
         leave_scope, leave_cancelled_scope, leave_nursery,
         leave_nursery_without_its_scope, leave_nursery_with_a_group, leave_variable,
-        fail_in_a_cancelled_scope, fail_with_a_nursery, leak_cancelled,
+        fail_in_a_cancelled_scope, fail_with_a_nursery, fail_beside_its_task, leak_cancelled,
     )
 }  # fmt: skip
 
@@ -157,8 +167,10 @@ async def test_what_one_leaves_behind_is_not_felt_by_others(what, retries, autoj
             assert (status, value) == (Status.RESULT, 0)
         elif what in ("leave_scope", "leave_cancelled_scope"):
             assert (status, value) == (Status.RESULT, "left")
-        elif not what.startswith("leave_nursery") or TRIO_NOTICES:
+        else:
             assert (status, value.code) == (Status.ERROR, "rollout-failed")
+            is_told = value.message == "the code left a nursery open in its task"
+            assert is_told == what.startswith("leave_nursery")
 
 
 async def test_a_cancel_is_seen_through_what_the_code_left_open(autojump_clock):
@@ -336,9 +348,12 @@ async def test_execution_that_works_for_too_long_has_run_and_failed(autojump_clo
             ended.append(rollout.input)
         return "in time"
 
+    began_s = trio.current_time()
     async with opened(body, patience_s=5000) as (router, _):
         numbers = [limited(router, given_s, 10.0) for given_s in (9.0, 1000.0)]
-        found = await router.outcomes(2)
+        limited(router, 1.0, 4000.0)
+        found = await router.outcomes(3)
+    assert trio.current_time() - began_s < 100.0, "no limit outlives its execution"
     assert found[numbers[0]] == (Status.RESULT, "in time")
     status, error = found[numbers[1]]
     assert (status, error.code, error.verdict) == (
@@ -346,7 +361,7 @@ async def test_execution_that_works_for_too_long_has_run_and_failed(autojump_clo
     )  # fmt: skip
     assert error.message.startswith("the 10 s that the call lets an execution work (its working_s)")
     assert error.duration_s == pytest.approx(10.0)
-    assert ended == [9.0, 1000.0]
+    assert ended == [1.0, 9.0, 1000.0]
 
 
 class Waiting(RolloutModel):

@@ -326,11 +326,13 @@ async def test_an_error_of_the_shell_itself_ends_the_worker(monkeypatch, autojum
             await trio.sleep_forever()
         monkeypatch.setitem(worker_core._INPUTS, OutcomeMade, broken)
 
+    began_s = trio.current_time()
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with opened(body) as (router, _):
             router.dispatch("wait")
             router.dispatch("x")
             await trio.sleep_forever()
+    assert trio.current_time() - began_s < 100  # it waits for no other execution
 
 
 async def test_outcomes_of_one_turn_are_sent_together_and_a_lone_one_at_once(autojump_clock):
