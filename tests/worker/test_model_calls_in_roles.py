@@ -174,23 +174,21 @@ async def test_a_class_in_the_main_thread_awaits_its_judge():
         assert (await run())["reward"] == 0.25
 
 
-async def test_a_plain_method_on_the_loop_cannot_wait_for_a_judge():
-    class Blocking(Essay):
-        main_thread = True
+class BlockingInTheMainThread(Essay):
+    main_thread = True
 
-    async with judged(Blocking, Endpoint(lambda ask: Reply("1"))) as run:
+
+class BlockingOnAsyncio(JudgedOnAsyncio):
+    async def run_rollout(self, rollout):
+        return rollout.ask_sync(JUDGE, endpoint="judge")
+
+
+@pytest.mark.parametrize("shape", [BlockingInTheMainThread, BlockingOnAsyncio])
+async def test_what_runs_on_a_loop_cannot_block_on_a_judge(shape):
+    async with opened(load(shape), threads=2) as runner:
         with pytest.raises(EnvironmentFailure, match="make it async def, and await the call"):
-            await run()
-
-
-async def test_a_coroutine_on_asyncio_cannot_block_on_a_judge():
-    class Blocking(JudgedOnAsyncio):
-        async def run_rollout(self, rollout):
-            return rollout.ask_sync(JUDGE, endpoint="judge")
-
-    async with judged(Blocking, Endpoint(lambda ask: Reply("1"))) as run:
-        with pytest.raises(EnvironmentFailure, match="make it async def, and await the call"):
-            await run()
+            asked = request(endpoint="random", roles={"judge": "oracle"})
+            await runner.run(asked, request_id="a")
 
 
 class Attributed(Essay):
