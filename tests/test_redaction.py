@@ -22,14 +22,11 @@ from trio_envserve.core import values
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status
 from trio_envserve.envs.notes import RolloutNotes
-from trio_envserve.envs.request import RolloutRequest
-from trio_envserve.foreign import CodeResult
 from trio_envserve.logs import Writer
 from trio_envserve.models.endpoints import parse_endpoints
 from trio_envserve.redaction import forms_of, redacted, without
 from trio_envserve.worker.failures import describe_exception, plain
-from trio_envserve.worker.outcomes import OutcomeMaker
-from trio_envserve.worker.runners import ExecutionContext
+from trio_envserve.worker.outcomes import OutcomeMaker, Returned
 from trio_envserve.worker.stacks import describe_request
 
 SECRET = "sk-proj/+S3CR3T=äß 0123456789"
@@ -157,16 +154,11 @@ async def test_a_stack_shows_no_secret(secret: str):
 async def test_a_result_with_a_secret_is_said_and_not_changed(
     secret: str, caplog: pytest.LogCaptureFixture
 ):
-    class Runner:
-        async def run(self, request: Any, **how: Any) -> Any:
-            return {"reward": 1.0, "completion": [{"role": "tool", "content": secret}]}
-
-    asked = RolloutRequest(kind="rollout", input=None, endpoint="oracle", model_name="m")
-    made = OutcomeMaker(Runner(), worker="w0-1", incarnation=bytes(16), wire=WireLimits())  # type: ignore[arg-type]  # a stand-in
+    value = {"reward": 1.0, "completion": [{"role": "tool", "content": secret}]}
+    runner: Any = None  # it runs nothing
+    made = OutcomeMaker(runner, worker="w0-1", incarnation=bytes(16), wire=WireLimits())
     for _ in range(2):
-        status, payload = await made.of(
-            "r", CodeResult(asked), 0.0, trio.CancelScope(), ExecutionContext()
-        )
+        status, payload = await made.of(Returned(value, of_group=False), 0.0)
         assert status == Status.RESULT
         assert secret in str(values.decode(bytes(payload)))
     said = [each for each in caplog.records if each.levelno == logging.WARNING]
