@@ -76,6 +76,21 @@ def failure(error: BaseException) -> Callable[[], Any]:
     return act
 
 
+def test_a_small_request_is_decoded_at_once() -> None:
+    decoding = maker().decoded(values.encode(ASKED.to_body(), root="request", limits=WIRE))
+    with pytest.raises(StopIteration) as ended:  # it waits for no thread
+        decoding.send(None)
+    assert ended.value.value == CodeResult(ASKED)
+
+
+async def test_a_cancelled_execution_may_have_run_and_says_how_long(autojump_clock: Any) -> None:
+    await trio.sleep(3)
+    began_s = trio.current_time()
+    await trio.sleep(2)
+    info = error_of(maker().cancelled(began_s))
+    assert (info.verdict, info.duration_s) == (Verdict.MAY_HAVE_RUN, 2.0)
+
+
 async def test_a_request_that_cannot_be_decoded_is_refused(autojump_clock: Any) -> None:
     broken = await maker().decoded(b"\xff")
     info = error_of(await outcome_of(lambda: None, asked=broken))
@@ -199,6 +214,11 @@ async def test_a_result_too_large_by_its_screenshots_keeps_everything_else(
     assert cut["of"] == {"completion": cut["bytes"]}
     assert "a message has at most 40000 (WireLimits.message_bytes" in cut["why"]
     assert whole["completion"][0]["content"][0]["image_url"]["url"] == IMAGE
+
+
+async def test_a_result_too_large_without_its_screenshots_loses_more(autojump_clock: Any) -> None:
+    got = await value_of(lambda: screenshots(3, "many words " * 10_000), 40_000)
+    assert (got["reward"], [*got["cut"]["of"]]) == (0.5, ["completion", "state"])
 
 
 class Played:
