@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -13,7 +14,7 @@ from tests.real.environments import NOISE
 from tests.real.odd import open_odd_server
 from tests.real.support import PATIENCE_S, open_calls
 from tests.real.support import open_server as open_real_server
-from trio_envserve import ServerStartError, WorkerLost, open_server
+from trio_envserve import Rollout, ServerStartError, WorkerLost, open_client, open_server
 from trio_envserve.net import MemoryNetwork
 
 # -- a thread of the environment -------------------------------------------------
@@ -38,6 +39,28 @@ async def test_threads_of_an_environment_keep_no_worker_from_ending(judge, caplo
             await calls.value(calls.start("b", ["leave a thread"], ["close streams"]))
     assert judge.pids("a") != judge.pids("b")
     assert "worker w0-2 has ended: it exited with status 0" in caplog.messages
+
+
+# -- garbage ---------------------------------------------------------------------
+
+
+LASTING: list[object] = [[]]
+"""A container that is made as the environment is imported."""
+
+
+async def collected(rollout: Rollout) -> dict[str, float]:
+    return {"reward": sum(each is LASTING for each in gc.get_objects())}
+
+
+@pytest.mark.real
+async def test_collections_of_a_worker_pass_over_what_was_imported():
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(f"{__name__}:collected", workers=1) as server,
+            open_client(server.address) as client,
+        ):
+            result = await client.run_rollout({})
+    assert result["reward"] == 0
 
 
 # -- what an environment prints --------------------------------------------------
