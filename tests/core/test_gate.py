@@ -126,9 +126,35 @@ def test_gate_forgets_one_who_waits_and_nobody_else():
     gate, journal, _ = gate_of()
     append(journal)
     for waiter, answer in (("one", "first"), ("two", "second"), ("one", "third")):
-        gate.hold(waiter, answer)
+        gate.hold(waiter, answer, counts=waiter == "two")
     gate.forget("one")
     gate.forget("unknown")
     assert (gate.is_decided("one"), gate.is_decided("two"), gate.waiting) == (False, True, 1)
     journal.saved(1)
     assert [*gate.take_due()] == [("second", True)]
+    assert gate.waiting == 0
+
+
+class Compared:
+    """One who waits, and counts with whom it is compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def test_g10_each_worker_that_died_cost_a_look_at_all_that_waited_for_a_stuck_disk():
+    gate, journal, _ = gate_of()
+    append(journal)
+    waiters = [Compared() for _ in range(100)]
+    for waiter in waiters:
+        gate.hold(waiter, "answer")
+    Compared.count = 0
+    for waiter in waiters:
+        gate.forget(waiter)
+    assert Compared.count <= len(waiters)

@@ -92,6 +92,24 @@ def test_g7_a_stop_went_out_before_its_dispatch_which_then_began():
     assert not pair.runs
 
 
+def test_a_server_that_closed_counted_a_dispatch_that_waited_for_the_disk_as_an_outcome():
+    pair = Journaled.asked()
+    pair.close()
+    closing = pair.router.status()["closing"]
+    assert (closing["running"], closing["outcomes"]) == (1, 0)
+
+
+def test_a_server_that_closed_waited_for_a_stuck_disk_with_a_dispatch_that_nobody_wanted():
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.close()
+    assert not pair.draining()
+    pair.disk()
+    assert not pair.runs
+
+
 def test_g11_a_worker_that_died_before_it_was_sent_a_dispatch_is_sent_none():
     pair = Journaled.asked()
     pair.die(pair.spawns[0].worker)

@@ -388,7 +388,7 @@ class Dispatches:
         """Send an execution to its worker, once the record of its start is safe: then it comes
         here again."""
         if not is_safe:
-            self._gate.hold(execution, execution)
+            self._gate.hold(execution, execution, counts=False)
             return
         if execution.worker.live.get(execution.number) is not execution:
             return  # it was dropped meanwhile

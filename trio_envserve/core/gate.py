@@ -65,10 +65,12 @@ class Gate(Generic[_T]):
         self.budget = budget
         self._late: deque[_T] = deque()
         """Safe answers for which no budget was left."""
-        self._unsafe: deque[tuple[int, Hashable, _T]] = deque()
-        """Answers that wait for the journal: position, who waits, answer."""
+        self._unsafe: deque[tuple[int, Hashable, _T, bool]] = deque()
+        """Answers that wait for the journal: position, who waits, answer, whether it counts."""
         self._decided: dict[Hashable, _T] = {}
         """The last of these for each who waits."""
+        self._counted = 0
+        """Number of answers that wait for the journal and count."""
 
     @property
     def is_due(self) -> bool:
@@ -79,8 +81,8 @@ class Gate(Generic[_T]):
 
     @property
     def waiting(self) -> int:
-        """Number of answers that wait."""
-        return len(self._unsafe) + len(self._late)
+        """Number of answers that wait, but for those that do not count."""
+        return self._counted + len(self._late)
 
     def is_decided(self, waiter: Hashable) -> bool:
         """Whether an answer to this one waits for the journal."""
@@ -98,15 +100,17 @@ class Gate(Generic[_T]):
         """A safe answer waits for another turn."""
         self._late.append(answer)
 
-    def hold(self, waiter: Hashable, answer: _T) -> None:
-        """An answer waits until all that was recorded by now is safe."""
-        self._unsafe.append((self._journal.appended, waiter, answer))
+    def hold(self, waiter: Hashable, answer: _T, *, counts: bool = True) -> None:
+        """An answer waits until all that was recorded by now is safe.  One that does not count is
+        for a worker: a server that closes does not wait for it."""
+        self._unsafe.append((self._journal.appended, waiter, answer, counts))
         self._decided[waiter] = answer
+        self._counted += counts
 
     def forget(self, waiter: Hashable) -> None:
-        """This one waits no more."""
-        if self._decided.pop(waiter, None) is not None:
-            self._unsafe = deque(each for each in self._unsafe if each[1] != waiter)
+        """This one waits no more, for ever.  Its answers keep their places, since many may wait,
+        and many workers of a host may end in one turn (G10)."""
+        self._decided.pop(waiter, None)
 
     def take_due(self) -> Iterator[tuple[_T, bool]]:
         """The answers that may be told now, and whether each is safe; as many as the budget
@@ -115,10 +119,13 @@ class Gate(Generic[_T]):
             if self._late:
                 yield self._late.popleft(), True
                 continue
-            after, waiter, answer = self._unsafe.popleft()
-            if self._decided[waiter] is answer:
+            after, waiter, answer, counts = self._unsafe.popleft()
+            self._counted -= counts
+            last = self._decided.get(waiter)
+            if last is answer:
                 del self._decided[waiter]
-            yield answer, self._journal.is_safe(after)
+            if last is not None:  # else it was forgotten
+                yield answer, self._journal.is_safe(after)
 
     def has_room(self, part: float = 1.0) -> bool:
         """Whether the disk may owe more: this part of what all works that there may be would

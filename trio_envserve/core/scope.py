@@ -351,7 +351,7 @@ class Resources:
         if self._journal.is_safe(after) or self._journal.lost:
             self._tell(worker, answer)
         else:
-            self._gate.hold(worker, ToHolder(worker, answer))
+            self._gate.hold(worker, ToHolder(worker, answer), counts=False)
 
     def tell(self, held: ToHolder, *, is_safe: bool) -> None:
         """Send a message that has waited for the journal.  If that has failed for good, nothing new

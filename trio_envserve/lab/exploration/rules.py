@@ -93,10 +93,10 @@ def _answer(answer: Answer) -> Any:
     return answer
 
 
-def _unsafe(gate: Gate[Answer], unsafe: deque[tuple[int, Any, Answer]]) -> Any:
+def _unsafe(gate: Gate[Answer], unsafe: deque[tuple[int, Any, Answer, bool]]) -> Any:
     """How much is to be written before each answer, and before each dispatch that will be sent:
     workers do not see in which order clients are answered."""
-    left = [(after - gate._journal.safe, answer) for after, _, answer in unsafe]
+    left = [(after - gate._journal.safe, answer) for after, _, answer, _ in unsafe]
     return (
         tuple((more, _answer(each)) for more, each in left if not isinstance(each, Execution)),
         tuple(
@@ -166,7 +166,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Gate: {
         **_out("the router's", "_journal", "_keys", "budget"),
         **_out("empty between steps: few wait", "_late"),
-        **_out("in the form of what waits", "_decided"),
+        **_out("in the form of what waits", "_decided", "_counted"),
         "_unsafe": Rule("after how much more of the journal", _unsafe),
     },
     Sessions: {
