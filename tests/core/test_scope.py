@@ -23,7 +23,7 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.executions import Execution
 from trio_envserve.core.executions import Worker as Process
 from trio_envserve.core.gate import Budget, Gate
-from trio_envserve.core.journal import Journal, Record, remains_of
+from trio_envserve.core.journal import Closed, Journal, Record, remains_of
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.messages import (
     Clean,
@@ -49,8 +49,8 @@ def process(number: int, host: str = "") -> Process:
 
 def give_due(gate: Gate[ToHolder], resources: Resources) -> None:
     """Tell workers what waits no more for the journal."""
-    for held, is_safe in gate.take_due():
-        resources.tell(held, is_safe=is_safe)
+    for held, _ in gate.take_due():
+        resources.tell(held)
 
 
 class Machine:
@@ -182,6 +182,38 @@ def test_failed_journal_refuses_and_answers_what_was_to_wait():
     assert second == ResourceAnswer(known, GONE, "")
     assert machine.resources.all == {}
     assert "the disk is gone" in machine.intend(execution).refused
+
+
+def test_g13_a_doubled_intent_lost_what_was_created_when_the_journal_failed():
+    machine = Machine(journal=True)
+    execution, worker = machine.runs(), machine.workers[0]
+    intent = ResourceIntended(0, 900, "sandbox", "m:f")
+    machine.resources.intend(worker, execution, intent, machine.now_s)
+    machine.journal.append(Closed, 7)
+    machine.resources.intend(worker, execution, intent, machine.now_s)
+    machine.journal.saved(1)
+    give_due(machine.gate, machine.resources)
+    machine.journal.fail("the disk is gone", final=True)
+    give_due(machine.gate, machine.resources)
+    first, second = (message for _, message in machine.told)
+    assert first.name
+    assert second == first
+    assert list(machine.resources.all) == [first.name]
+
+
+def test_g13_a_doubled_intent_was_let_create_what_was_never_written_down():
+    """The journal failed, and the first answer stood behind as many others as one turn tells."""
+    machine = Machine(journal=True)
+    execution, worker = machine.runs(), machine.workers[0]
+    intent = ResourceIntended(0, 900, "sandbox", "m:f")
+    machine.resources.intend(worker, execution, intent, machine.now_s)
+    machine.journal.fail("the disk is gone", final=True)
+    machine.resources.intend(worker, execution, intent, machine.now_s)
+    ((_, answer),) = machine.told
+    assert (answer.name, "the disk is gone" in answer.refused) == ("", True)
+    give_due(machine.gate, machine.resources)
+    assert not machine.told[-1][1].name
+    assert machine.resources.all == {}
 
 
 def test_answers_to_a_dead_worker_are_dropped():

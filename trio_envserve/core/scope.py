@@ -348,20 +348,25 @@ class Resources:
 
     def _answer(self, worker: Holder, answer: Clean | ResourceAnswer, after: int) -> None:
         """Send a message once ``after`` records are safe."""
-        if self._journal.is_safe(after) or self._journal.lost:
+        held = ToHolder(worker, answer)
+        if self._journal.is_safe(after):
             self._tell(worker, answer)
+        elif self._journal.lost:
+            self.tell(held)
         else:
-            self._gate.hold(worker, ToHolder(worker, answer), counts=False)
+            self._gate.hold(worker, held, counts=False)
 
-    def tell(self, held: ToHolder, *, is_safe: bool) -> None:
-        """Send a message that has waited for the journal.  If that has failed for good, nothing new
-        is created."""
+    def tell(self, held: ToHolder) -> None:
+        """Send a message that waits for the journal no more.  If that has failed for good, nothing
+        is created whose record is not safe."""
         worker, message = held
-        if isinstance(message, ResourceAnswer) and message.resource is not None:
+        journal = self._journal
+        if journal.lost and isinstance(message, ResourceAnswer) and message.resource is not None:
             resource = worker.resources.get(message.resource)
-            if resource is not None and not is_safe:
-                self._forget(resource)
-                why = f"the server's journal has failed: {self._journal.failed}"
+            if resource is None or not journal.is_safe(resource.after):
+                if resource is not None:
+                    self._forget(resource)
+                why = f"the server's journal has failed: {journal.failed}"
                 message = message._replace(name="", refused=why)
         self._tell(worker, message)
 

@@ -1130,7 +1130,7 @@ class Works:
                 execution.save_refused = "" if is_safe else self._unsaved()
                 self._answer_save(execution)
             elif isinstance(answer, ToHolder):
-                self.dispatches.resources.tell(answer, is_safe=is_safe)
+                self.dispatches.resources.tell(answer)
             elif isinstance(answer, Execution):
                 # Otherwise its work is answered, or soon will be.
                 if is_safe and not self._closing.cancels:
