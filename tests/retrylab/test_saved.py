@@ -56,7 +56,13 @@ def test_wrong_clocks_come_back(tmp_path: Path):
     failure = search(leaders_lease.BROKEN, seed=9)
     assert failure is not None
     assert Fault.DRIFT in failure.plan.kinds()
-    assert load_failure(leaders_lease.BROKEN, save_failure(failure, tmp_path)) == failure
+    path = save_failure(failure, tmp_path)
+    assert load_failure(leaders_lease.BROKEN, path) == failure
+    data = json.loads(path.read_text())
+    clocks = data["plan"]["clocks"]
+    data["plan"]["clocks"] = {actor: list(clock.values()) for actor, clock in clocks.items()}
+    path.write_text(json.dumps(data))  # as earlier files of this format have them
+    assert load_failure(leaders_lease.BROKEN, path) == failure
 
 
 @pytest.mark.parametrize(

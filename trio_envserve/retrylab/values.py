@@ -114,6 +114,8 @@ def from_data(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind[data]
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        if isinstance(data, list) and hasattr(kind, "_fields"):  # clocks of earlier files
+            data = dict(zip(kind._fields, data, strict=True))
         if not isinstance(data, dict):
             raise TypeError(
                 f"a {kind.__name__} is written by the names of its fields, not {data!r}"
