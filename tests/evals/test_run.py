@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from tests.memory import pair
 from trio_envserve import ConfigError, KeyConflict, NoAnswer, Outcome, ServerLost, WorkerLost
 from trio_envserve.core.errors import CallError, RolloutFailed
 from trio_envserve.evals import run as run_module
-from trio_envserve.evals.files import open_results, records
+from trio_envserve.evals.files import ResultsFile, open_results, records
 from trio_envserve.evals.records import result_of
 from trio_envserve.evals.run import (
+    HELD,
     MOST_NAME_BYTES,
     Evaluation,
     EvaluationPlan,
@@ -100,6 +103,43 @@ async def test_an_evaluation_that_is_cancelled_has_written_what_came(patient: No
     assert written(path) == sorted(evaluation.tally.found)
     assert evaluation.unwritten == 0
     assert 16 <= len(evaluation.tally.found) <= 20
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_results_that_all_came_at_once_were_held_for_a_slow_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: bool
+):
+    """As many were held as were in flight, and not as many as may be held: the rest waits as the
+    bytes that came."""
+    file = open_results(str(tmp_path / "r.jsonl"))
+    begun, written, held = 0, threading.Event(), []
+    append = ResultsFile.append
+
+    def wait(file: ResultsFile, record: Any) -> None:
+        written.wait(30)
+        append(file, record)
+
+    class Together:
+        async def run_rollout(self, rollout: Any) -> Any:
+            nonlocal begun
+            begun += 1
+            while begun < 200:  # noqa: ASYNC110  # of all at once
+                await trio.sleep(0.01)
+            return {"reward": 1.0}
+
+    monkeypatch.setattr(ResultsFile, "append", wait)
+    plan = EvaluationPlan([1.0] * (100 if grouped else 200), repeat=2 if grouped else 1)
+    plan = dataclasses.replace(plan, grouped=grouped)
+    evaluation = Evaluation(plan, ResultsTally(), file=file)
+    async with pair(Together()) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(evaluation.run, client, list(plan.names()), 200)
+        for _ in range(60):
+            await trio.sleep(0.02)
+            held.append(len(evaluation._taken))
+        written.set()
+    file.close()
+    assert 1 <= max(held) <= HELD
+    assert evaluation.progress.done == 200
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89])

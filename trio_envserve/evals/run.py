@@ -26,13 +26,14 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack, final
 
 import trio
 
 from ..client import CallOptions, Client, Outcome
+from ..client.options import Asked, checked
+from ..client.shell import open_many
 from ..core.errors import (
     CallError,
     ConfigError,
@@ -303,45 +304,45 @@ class Evaluation:
         """A request for each rollout, or for each group, which runs whole also if only a part of it
         is asked for."""
         plan, asked = self.plan, names
-        ask: Callable[[Name, Client, CallOptions], Awaitable[None]]
         if isinstance(plan, StoredPlan):
-            ask = partial(self._score, plan)
-        elif plan.grouped:
-            ask = partial(self._ask_group, plan)
+            await self._rescore(plan, client, names, in_flight, options)
+            return
+        if plan.grouped:
             asked = sorted({(index, 0) for index, _ in names})
             in_flight = max(1, in_flight // plan.repeat)
-        else:
-            ask = partial(self._ask_rollout, plan)
+        calls = (self._call(plan, name, options) for name in asked)
+        async with open_many(client, calls, in_flight) as outcomes:
+            async for number, outcome in outcomes:
+                self._take(plan, asked[number], outcome)
+                await self._until_room()
+
+    def _call(self, plan: EvaluationPlan, name: Name, options: CallOptions) -> Asked:
+        input, (index, _) = plan.input(name), name
+        if plan.grouped:
+            if self._keys is not None:
+                options = _with_key(options, self._keys.group(index, plan.repeat))
+            return checked([input] * plan.repeat, kind="group", **options)
+        if self._keys is not None:
+            options = _with_key(options, self._keys.rollout(name))
+        return checked(input, **options)
+
+    async def _rescore(
+        self, plan: StoredPlan, client: Client, names: Sequence[Name], in_flight: int,
+        options: CallOptions,
+    ) -> None:  # fmt: skip
         limiter = trio.CapacityLimiter(in_flight)
 
         async def one(name: Name) -> None:
             try:
-                await ask(name, client, options)
+                await self._score(plan, name, client, options)
             finally:
                 limiter.release_on_behalf_of(name)
 
         async with trio.open_nursery() as asking:
-            for name in asked:
+            for name in names:
                 await limiter.acquire_on_behalf_of(name)
                 await self._until_room()
                 asking.start_soon(one, name)
-
-    async def _ask_rollout(
-        self, plan: EvaluationPlan, name: Name, client: Client, options: CallOptions
-    ) -> None:
-        if self._keys is not None:
-            options = _with_key(options, self._keys.rollout(name))
-        self._take(name, plan.input(name), await client.outcome(plan.input(name), **options))
-
-    async def _ask_group(
-        self, plan: EvaluationPlan, name: Name, client: Client, options: CallOptions
-    ) -> None:
-        input, count = plan.input(name), plan.repeat
-        if self._keys is not None:
-            options = _with_key(options, self._keys.group(name[0], count))
-        whole = await client.outcome([input] * count, kind="group", **options)
-        for repeat, outcome in enumerate(_members(whole, count)):
-            self._take((name[0], repeat), input, outcome)
 
     async def _score(
         self, plan: StoredPlan, name: Name, client: Client, options: CallOptions
@@ -361,14 +362,22 @@ class Evaluation:
         while len(self._taken) >= HELD:
             await self._room.park()
 
-    def _take(self, name: Name, input: Any, outcome: Outcome) -> None:
+    def _take(self, plan: EvaluationPlan, name: Name, outcome: Outcome) -> None:
+        """Take the outcome of a rollout, or of the group that begins with it."""
+        if not plan.grouped:
+            self._take_one(plan, name, outcome)
+            return
+        for repeat, member in enumerate(_members(outcome, plan.repeat)):
+            self._take_one(plan, (name[0], repeat), member)
+
+    def _take_one(self, plan: EvaluationPlan, name: Name, outcome: Outcome) -> None:
         if self._keys is not None and isinstance(outcome.error, KeyConflict):
             self.conflict = outcome.error
             self._whole.cancel()
             return
         ended_s = round(time.time(), 3)
         result = result_of(*name, outcome, ended_s=ended_s, **self._about)
-        self._keep(Came(result, input, outcome.value))
+        self._keep(Came(result, plan.input(name), outcome.value))
 
     def _keep(self, came: Came) -> None:
         if not self.unrewarded and came.result.failure is None and came.result.reward is None:
