@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ import pytest
 from tests.proc import stat_of
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks, holder_in
 from trio_envserve.worker import held
-from trio_envserve.worker.held import ThreadWatch, answer, ask, make_answers
+from trio_envserve.worker.held import Question, ThreadWatch, make_answers
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
@@ -39,15 +41,27 @@ def holding(answers: IO[bytes], *words: str) -> Iterator[int]:
         process.communicate()
 
 
+def answer(question: Question) -> str:
+    while not question.is_over():
+        time.sleep(0.01)  # nothing tells it
+    return question.answer()
+
+
+def suspect(pid: int) -> int:
+    """The first thread that is to be asked."""
+    watch = ThreadWatch(pid)
+    while not (threads := watch.look()):
+        time.sleep(0.05)  # the watch is about time
+    return threads[0]
+
+
 def found(pid: int, answers: IO[bytes]) -> tuple[str, str]:
     """The first holder that is found: its request, and its stack."""
     watch, until_s = ThreadWatch(pid), time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         time.sleep(0.05)  # the watch is about time
         for thread in watch.look():
-            ask(pid, thread, answers)
-            time.sleep(0.05)
-            request, stacks = holder_in(dumped_stacks(answer(answers)))
+            request, stacks = holder_in(dumped_stacks(answer(Question(pid, thread, answers))))
             if stacks:
                 return request, stacks[0]
     raise TimeoutError("nobody holds it")
@@ -68,17 +82,32 @@ def test_holder_of_an_interpreter_is_found_among_threads_that_wait(words: tuple[
     assert "holder_main.py" in authors_line(stack)
 
 
+def test_thread_that_does_not_run_for_a_while_is_waited_for():
+    """On a busy machine it had no turn for as long as an answer was waited for, each time."""
+    with make_answers() as answers, holding(answers, "hang", str(answers.fileno()), "main") as pid:
+        thread = suspect(pid)
+        os.kill(pid, signal.SIGSTOP)
+        question = Question(pid, thread, answers)
+        while stat_of(pid)[0] != "T":
+            time.sleep(0.01)  # nothing tells it
+        assert (question.is_over(), question.answer()) == (False, "")
+        os.kill(pid, signal.SIGCONT)
+        assert holder_in(dumped_stacks(answer(question)))[0] == "ab#2"
+
+
+def test_thread_that_waits_is_not_waited_for():
+    """It has answered, or it takes no signal."""
+    with make_answers() as answers, holding(answers, "hold", "-1", "main") as pid:
+        while stat_of(pid)[0] != "S":
+            time.sleep(0.01)  # nothing tells it
+        assert answer(Question(pid, pid, answers)) == ""
+
+
 def test_process_that_does_not_catch_the_signal_is_not_asked():
     """It would be ended by the signal: another program, say."""
     with make_answers() as answers, holding(answers, "hang", "-1", "main") as pid:
-        watch = ThreadWatch(pid)
-        threads: list[int] = []
-        while not threads:
-            time.sleep(0.05)  # the watch is about time
-            threads = watch.look()
-        ask(pid, threads[0], answers)
+        assert answer(Question(pid, suspect(pid), answers)) == ""
         assert stat_of(pid)[0] in "RS"
-        assert answer(answers) == ""
 
 
 def test_thread_that_sleeps_with_the_lock_is_not_woken():
@@ -96,5 +125,4 @@ def test_process_that_has_ended_has_no_threads():
         with holding(answers, "wait", str(answers.fileno()), "main") as pid:
             pass
         assert ThreadWatch(pid).look() == []
-        ask(pid, pid, answers)
-        assert answer(answers) == ""
+        assert answer(Question(pid, pid, answers)) == ""

@@ -49,7 +49,7 @@ from ..core.stack_frames import dumped_stacks, holder_in
 from ..net.forks import forget_in_children
 from ..redaction import redacted
 from ..worker.guard import DEADLINE, STARTED
-from ..worker.held import ThreadWatch, answer, ask, make_answers
+from ..worker.held import Question, ThreadWatch, make_answers
 from ..worker.main import CANNOT_RUN
 from ..worker.reaper import END_S
 from .allocator import ENVIRON
@@ -65,8 +65,6 @@ _INSIST_S = END_S + 1.0
 REAP_S = _INSIST_S + 1.0
 """Time for which an ending server waits for a killed process, in seconds: a process in a system
 call that does not return (on a network file system) cannot be reaped."""
-ANSWER_S = 0.1
-"""Time in which a thread writes where it stands, in seconds."""
 ASKED_MOST = 4
 """Most threads of a silent process that are asked where they stand."""
 _STANDARD_STREAMS = 3
@@ -169,12 +167,15 @@ class WorkerProcess:
                     on_heartbeat(heartbeat)
 
     async def _holder(self, threads: list[int]) -> Heartbeat | None:
-        """Who holds the interpreter, of these threads."""
+        """Who holds the interpreter, of these threads; nobody if there is a heartbeat meanwhile."""
         stacks: list[str] = []
         for thread in threads[:ASKED_MOST]:
-            ask(self.pid, thread, self._answers)
-            await trio.sleep(ANSWER_S)
-            stacks += filter(None, dumped_stacks(answer(self._answers)))
+            question = Question(self.pid, thread, self._answers)
+            while not question.is_over():
+                with trio.move_on_after(_POLL_S):
+                    await trio.lowlevel.wait_readable(self._signs)
+                    return None
+            stacks += filter(None, dumped_stacks(question.answer()))
         request, stacks = holder_in(stacks)
         if not stacks:
             return None  # it is none of the environment's code

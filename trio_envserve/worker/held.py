@@ -13,7 +13,8 @@ turns, too.  Code that sleeps with the lock is not found: a signal would wake it
 Such a thread is sent a signal.  The worker has registered ``faulthandler`` for that
 (:func:`answer_on`): its handler needs no lock, and writes the stack of its own thread to a file
 that outlives the process.  Frames in which a request's code begins have its name there
-(``core.stack_frames.named``).
+(``core.stack_frames.named``).  A thread takes a signal when it runs again, which may be late on a
+busy machine: so its answer, too, is waited for by its processor time (:class:`Question`).
 
 A process that does not catch the signal, such as another program, is not asked.  Nothing is known
 where there is no ``/proc``.
@@ -21,7 +22,6 @@ where there is no ``/proc``.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import os
@@ -41,6 +41,9 @@ HELD_S = 1.0
 """Processor time after which a thread of a silent process counts as holding the interpreter, in
 seconds."""
 
+ANSWER_S = 0.05
+"""Processor time in which a thread that was asked has written where it stands, in seconds."""
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CAUGHT = "SigCgt:"
 
@@ -57,17 +60,40 @@ def answer_on(descriptor: int) -> None:
     faulthandler.register(ASKING, file=descriptor, all_threads=False)
 
 
-def ask(pid: int, thread: int, answers: IO[bytes]) -> None:
-    """Ask a thread where it stands; :func:`answer` has it soon."""
-    answers.truncate(0)
-    answers.seek(0)  # for the process, too: it has a copy of this descriptor
-    if _catches(pid):
-        ctypes.CDLL(None).tgkill(pid, thread, ASKING)
+@final
+class Question:
+    """A thread is asked where it stands."""
+
+    def __init__(self, pid: int, thread: int, answers: IO[bytes]) -> None:
+        answers.truncate(0)
+        answers.seek(0)  # for the process, too: it has a copy of this descriptor
+        self._answers = answers
+        self._task = Path(f"/proc/{pid}/task/{thread}")
+        self._asked = _ran(self._task)[1]
+        if _catches(pid):
+            ctypes.CDLL(None).tgkill(pid, thread, ASKING)
+
+    def is_over(self) -> bool:
+        """Whether the thread has answered, if it does that: it has run for :data:`ANSWER_S`, or it
+        waits for something, or it has ended."""
+        state, ticks = _ran(self._task)
+        return state not in _RUNS_OR_IS_STOPPED or ticks - self._asked >= ANSWER_S * _TICKS
+
+    def answer(self) -> str:
+        """The answer so far."""
+        return os.pread(self._answers.fileno(), ANSWER_BYTES, 0).decode(errors="replace")
 
 
-def answer(answers: IO[bytes]) -> str:
-    """The answer so far."""
-    return os.pread(answers.fileno(), ANSWER_BYTES, 0).decode(errors="replace")
+_RUNS_OR_IS_STOPPED = ("R", "T", "t", "D")
+
+
+def _ran(task: Path) -> tuple[str, int]:
+    """The state of a thread, empty if it has ended, and its processor time in ticks."""
+    try:
+        state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return state, sum(map(int, fields[10:12]))
 
 
 def _catches(pid: int) -> bool:
@@ -102,7 +128,6 @@ class ThreadWatch:
 
     def _running(self) -> Iterator[tuple[int, int]]:
         for task in Path(f"/proc/{self._pid}/task").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
-                state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
-                if state == "R":
-                    yield int(task.name), sum(map(int, fields[10:12]))
+            state, ticks = _ran(task)
+            if state == "R":
+                yield int(task.name), ticks
