@@ -194,6 +194,14 @@ ROWS: dict[str, tuple[Any, ...]] = {
         "", do.move(9.0, "harmed", of="server"),
         do.lose("worker-lost", 2, 0, keyed=True, rerun=True),
     ),
+    "a keyed call whose server was lost before it had begun has less left": (
+        "", do.lose("worker-lost", 0, 1, keyed=True, rerun=True),
+        do.began(12.0, "may", "p90"), do.killed(13.0, "worker", "p90"), do.died(13.1, "p90"),
+    ),
+    "what a keyed call has left survives no kill, but one": (
+        "nothing was harmed", do.lose("worker-lost", 0, 1, keyed=True, rerun=True),
+        do.began(12.0, "may", "p11"), do.ended(12.1, "may", "p11", how="Cancelled"),
+    ),
     "what is not known is told under a key": ("", do.call("key", "server-lost", keyed=True)),
     # Nothing goes on.
     "it still runs at rest": (

@@ -94,6 +94,8 @@ class RequestHistory:
     """When it was asked for first."""
     starts: list[str] = dataclasses.field(default_factory=list)
     """Processes that began it, in order."""
+    begun_s: float = math.inf
+    """When the first of them did."""
     over: set[str] = dataclasses.field(default_factory=set)
     """Executions that came to a result."""
     said: str = ""
@@ -115,8 +117,8 @@ class UnexplainedError(NamedTuple):
     call: LoggedCall
     code: str
     message: str
-    begun: bool
-    """Whether it had begun by then."""
+    begun_s: float
+    """When it had begun first; infinite if it had not, by then."""
 
 
 class CallerGuarantees(Judge):
@@ -190,6 +192,8 @@ class CallerGuarantees(Judge):
             yield event.breaks("G7", f"{request} began at rest")
         if work.starts:
             yield from self._again(event, what, work)
+        else:
+            work.begun_s = event.at_s
         work.starts.append(process)
         if not what.get("unasked"):
             self.running[process][what["execution"]] = request
@@ -264,8 +268,10 @@ class CallerGuarantees(Judge):
         if not call.keyed or work.first_told in (-1, self.number):  # else it is told again
             # What is told under a key is of all that happened since it was asked for first.
             asked = call._replace(at_s=work.asked_s) if call.keyed else call
-            message, begun = what["message"] or "", bool(work.starts)
-            self.told.append(UnexplainedError(event.at_s, asked, what["code"], message, begun))
+            message = what["message"] or ""
+            self.told.append(
+                UnexplainedError(event.at_s, asked, what["code"], message, work.begun_s)
+            )
         return ""
 
     # -- the run -------------------------------------------------------------------
@@ -412,7 +418,8 @@ class Harms:
         of a server for ``server-lost``.  With it the call goes on, so its allowance must be
         used up, by what each of its sessions was granted
         (:func:`~trio_envserve.core.requests.grant`).  (Or its limit passes while it waits.)
-        A call with a key survives its server, whose workers die with it.
+        A call with a key survives its server, whose workers die with it.  But of one that the
+        server had not written down the next one knows by its caller only, as without a key.
         """
         call, code = told.call, told.code
         if code in UNSAID and call.keyed:
@@ -423,7 +430,12 @@ class Harms:
         if code == "worker-lost" and call.keyed:
             # Or it was given to a worker that was dead, and not known to be.
             earlier = any(harm.end_s < call.at_s for harm in (*known, *self.servers))
-            return workers + servers + (earlier and not told.begun) >= grant(call.allowed)
+            harms = workers + servers + (earlier and told.begun_s == math.inf)
+            unwritten = [harm for harm in self.servers if harm.begin_s <= told.begun_s]
+            return any(
+                harms - lost >= grant(left)
+                for lost, left in enumerate(_left_of(call.allowed, _during(unwritten, told)))
+            )
         servers += self._unnoticed(call)
         if code == "worker-lost":
             named = _HOST.search(told.message)
@@ -454,10 +466,16 @@ def _during(harms: Iterable[Harm], told: UnexplainedError) -> int:
 
 def _sessions_for(allowed: int) -> int:
     """Number of sessions that must be lost until nothing is left of the allowance."""
-    count = 0
-    while allowed > 0:
-        allowed, count = allowed - grant(allowed), count + 1
-    return count
+    return len([*_left_of(allowed)])
+
+
+def _left_of(allowed: int, most: float = math.inf) -> Iterator[int]:
+    """The allowance that is left when none, one, … of so many sessions are lost, down to the last
+    that leaves something."""
+    lost = 0
+    while allowed > 0 and lost <= most:
+        yield allowed
+        allowed, lost = allowed - grant(allowed), lost + 1
 
 
 def _known_s(dead_s: float, stood: list[tuple[float, float]]) -> float:
