@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,6 +151,38 @@ async def test_leased_worker_starts_only_when_a_deadline_is_set():
             ends.append(await workers.live(spawn, print, print, print))
     refused = "it could not be started: Operation not permitted"
     assert ends == [refused, "it exited with status 0", refused]
+
+
+SAYS = """
+import os, signal, socket, subprocess
+link = socket.socket(fileno=int(os.environ["TRIO_ENVSERVE_LINK_FD"]))
+link.sendall(b"".join(b"\\0\\x08%08d" % n for n in range(100_000)))
+"""
+"""It says 100,000 messages of one frame, which are more than a socket holds."""
+LEAVES = "subprocess.Popen(['sleep', '1000'], pass_fds=[link.fileno()], start_new_session=True)"
+
+
+@pytest.mark.parametrize(
+    "end", ["", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getppid(), signal.SIGKILL)"],
+    ids=["it exits", "it is killed", "its guard is killed"],
+)  # fmt: skip
+@pytest.mark.parametrize("leaves", ["", LEAVES], ids=["alone", "with a child that has its link"])
+async def test_g1_all_that_a_process_had_said_is_heard_before_it_is_said_to_be_dead(
+    end: str, leaves: str
+):
+    heard: list[bytes] = []
+
+    def on_messages(batch: list[list[Frame]]) -> None:
+        heard.extend(bytes(frames[1]) for frames in batch)
+
+    code = "\n".join((SAYS, leaves, end))
+    workers = ProcessWorkers(
+        None, {}, ServerLimits(), WireLimits(), [], "tcp://127.0.0.1:1", [], {},
+        [sys.executable, "-c", code],
+    )  # fmt: skip
+    with trio.fail_after(PATIENCE_S):
+        await workers.live(Spawn(0, b"w0-1", b"i" * 16), lambda pid: None, on_messages, print)
+    assert heard == [b"%08d" % n for n in range(100_000)]
 
 
 @pytest.mark.parametrize("workers", [1, 0])
