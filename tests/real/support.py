@@ -154,8 +154,9 @@ def info_of(error: CallError) -> ErrorInfo:
 
 
 def worker_of(server: Server) -> WorkerStats:
-    """What a server in this process says of its first worker; for waiting, not for judging."""
-    return server.stats().per_worker[0]
+    """What a server in this process says of its first worker, which may not be there yet; for
+    waiting, not for judging."""
+    return next(iter(server.stats().per_worker), WorkerStats())
 
 
 def pid_of(server: Server) -> int:
