@@ -315,7 +315,7 @@ def _died_ready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[Pool
 
 def _ended(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
     life.why = life.why or how
-    return _over(pool, life, "info", f"worker {life.name} has ended: {how}")
+    return _over(pool, life, Report("info", f"worker {life.name} has ended: {how}"))
 
 
 def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
@@ -389,15 +389,15 @@ def _killed(pool: Pool, life: Life, why: str) -> Sequence[PoolEffect]:
 
 def _died(pool: Pool, life: Life, how: str) -> Sequence[PoolEffect]:
     if pool.stopping:
-        return _over(pool, life, "info", f"worker {life.name} has ended: {how}")
+        return _over(pool, life, Report("info", f"worker {life.name} has ended: {how}"))
     who = f"worker {life.name}" + (f" (pid {life.pid})" if life.pid is not None else "")
-    return _over(pool, life, "warning", f"{who} died: {how}")
+    return _over(pool, life, Report("warning", f"{who} died: {how}"))
 
 
-def _over(pool: Pool, life: Life, level: str, text: str) -> Sequence[PoolEffect]:
+def _over(pool: Pool, life: Life, report: Report) -> Sequence[PoolEffect]:
     """Forget a life whose process has ended."""
     del pool.lives[life.id]
-    return Report(level, text), Lost(life.id, life.why, life.host)
+    return report, Lost(life.id, life.why, life.host)
 
 
 P = Phase
