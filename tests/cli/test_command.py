@@ -345,9 +345,12 @@ FULL = "trio-envserve: error: standard output: No space left on device\n"
 
 @asynccontextmanager
 async def on_a_full_disk(folder: Path, *words: str) -> AsyncIterator[Running]:
-    with open("/dev/full", "wb") as full:  # noqa: ASYNC230  # it is at once
-        async with forked(folder, *words, streams={"stdout": full.fileno()}) as running:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        async with forked(folder, *words, streams={"stdout": full}) as running:
             yield running
+    finally:
+        os.close(full)
 
 
 @pytest.mark.parametrize(
