@@ -113,12 +113,13 @@ LIFE_WORDS: Mapping[str, str] = {
     "_kill_unready": "ending; kill; the slot is free after a longer pause",
     "_kill": "ending; kill; the slot is free",
     "_kill_ending": "kill again",
-    "_died_unready": "lost; the slot is free after a longer pause",
-    "_died_ready": "lost; the slot is free, after a pause if it died soon",
-    "_ended": "lost",
+    "_died_unready": "reaped; the slot is free after a longer pause",
+    "_died_ready": "reaped; the slot is free, after a pause if it died soon",
+    "_ended": "reaped",
     "_time_starting": "kill if silent or late for its hello; suspect if silent",
     "_time": "kill or suspect if silent; retire if too large",
     "_time_ending": "kill again after `stop_s`",
+    "_time_reaped": "lost after `reap_settle_s`, and forgotten",
 }
 
 # Ranges of kinds: sender and receiver, the frame before all, and one more before a header

@@ -575,7 +575,7 @@ def test_worker_that_starts_and_has_no_place_at_the_next_router_is_killed():
     link.follow(needs={"gpu": 2})
     given = {each.worker: each for each in link.inputs if isinstance(each, WorkerBack)}
     assert not given[b"w0-1"].is_to_end
-    assert b"w1-1" not in link.pool.lives
+    assert link.pool.lives[b"w1-1"].phase is Phase.REAPED
     assert list(link.alive) == [b"w0-1"]
 
 
@@ -730,6 +730,7 @@ def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_for
     link.follow()
     membership, epoch = link.host.lease.membership, link.hosts.leases.epoch
     link.take(link.hosts.tick(link.now_s + 1000))
+    assert link.pool.lives, "what they had sent may still be taken in"
     hello = HostHello(2, "a", membership, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
     assert answer_to(link, hello, link.now_s + 1000) == OVER
 

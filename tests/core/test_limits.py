@@ -125,6 +125,7 @@ def test_the_defaults_agree_with_each_other():
     assert max(client.ping_s, client.idle_ping_s) * 10 < server.lease_s
     assert server.heartbeat_s * 10 < server.silence_report_s < server.silence_kill_s
     assert server.cancel_grace_s < server.cancel_kill_s
+    assert server.tick_s <= server.reap_settle_s
     assert server.restart_pause_s < server.restart_pause_max_s
     # A full window can be stated: two edges of at most nine bytes for each request.
     assert server.window * 2 * 9 + 1024 < wire.header_bytes

@@ -7,7 +7,7 @@ import pytest
 from trio_envserve.core import messages, scope
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.messages import ResourceIntended
-from trio_envserve.core.router_inputs import CloseAsked, Restored
+from trio_envserve.core.router_inputs import CloseAsked, Exited, Restored, Tick
 from trio_envserve.core.scope import ResourceState
 from trio_envserve.core.terms import Status
 from trio_envserve.lab.mutants import find
@@ -97,6 +97,23 @@ def test_resource_of_a_dead_worker_is_given_to_another():
     pair.die(OTHER)
     pair.advance(12.0)
     assert [clean.turn for _, clean in pair.cleanings] == [1, 2]
+
+
+def test_g13_workers_that_died_together_cost_a_resource_a_try():
+    """It was given to one that was dead, and whose end was not told yet."""
+    pair = Pair.asked(workers=3)
+    name = created(pair)
+    first = pair.runs[0][0]
+    dead = sorted(pair.workers, key=lambda each: each != first)
+    for worker in dead:
+        pair.router_takes(Exited(worker, pair.now_s, "signal 9"), Tick(pair.now_s))
+    pair.advance(0.5, step_s=0.1)
+    ((worker, clean),) = pair.cleanings
+    assert (clean.name, worker in dead) == (name, False)
+    (held,) = pair.router.stats()["resources_held"]
+    assert (held["tries"], held["why"]) == (0, "")
+    pair.clean()
+    assert counts(pair) == (0, 0, 0, 1)
 
 
 def test_g13_resource_of_this_machine_waits_for_its_workers():

@@ -468,15 +468,31 @@ def test_g1_executions_are_lost_only_with_a_reaped_process():
     pair.advance(1.0)
     assert pair.answers == []
     pair.router_takes(Exited(WORKER, pair.now_s, "signal 9"))
+    assert pair.answers == []
+    pair.advance(0.5, step_s=0.1)
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
 
 
-def test_g5_what_comes_behind_the_end_of_a_worker_is_a_strangers():
+def test_g2_workers_that_die_together_cost_a_request_one_execution():
+    """All its executions went to workers that were dead, and whose ends were not told yet."""
+    pair = Pair.asked(workers=6, rerun=True)
+    first = pair.runs[0][0]
+    dead = sorted(pair.workers, key=lambda each: each != first)
+    for worker in dead:
+        pair.router_takes(Exited(worker, pair.now_s, "signal 9"))
+    pair.advance(0.5, step_s=0.1)
+    assert [worker in dead for worker, _ in pair.runs] == [True, False]
+    pair.end()
+    assert pair.last().body == b"outcome"  # type: ignore[union-attr]
+
+
+def test_what_a_dead_process_had_already_sent_is_taken_in():
     pair = Pair.asked()
     pair.give(Exited(WORKER, pair.now_s, "signal 9"))
-    pair.end(payload=b"too late")
-    assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
-    assert (len(pair.answers), pair.router.workforce.fenced) == (1, 1)
+    pair.end(payload=b"sent before")
+    pair.advance(0.5, step_s=0.1)
+    assert pair.last().body == b"sent before"  # type: ignore[union-attr]
+    assert len(pair.answers) == 1
 
 
 def test_stop_retires_the_ready_and_kills_the_starting():

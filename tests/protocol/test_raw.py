@@ -91,7 +91,12 @@ async def raw_pool(
     **limits: Any,
 ) -> AsyncIterator[tuple[Server, Client]]:  # fmt: skip
     """A server whose workers are raw, and a client of it."""
-    quick: dict[str, Any] = {"beat_s": 0.2, "heartbeat_s": 0.1, "restart_pause_s": 0.02}
+    quick: dict[str, Any] = {
+        "beat_s": 0.2,
+        "heartbeat_s": 0.1,
+        "restart_pause_s": 0.02,
+        "reap_settle_s": 0.05,
+    }
     with trio.fail_after(180):
         async with (
             open_server(

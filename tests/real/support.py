@@ -50,7 +50,7 @@ E = TypeVar("E", bound=CallError)
 
 QUICK: dict[str, Any] = {
     "tick_s": 0.02, "beat_s": 0.2, "heartbeat_s": 0.1, "retry_delay_s": 0.05,
-    "restart_pause_s": 0.02, "restart_pause_max_s": 0.1,
+    "restart_pause_s": 0.02, "restart_pause_max_s": 0.1, "reap_settle_s": 0.05,
 }  # fmt: skip
 """Timers of a server that repair quickly.  None of them decides about a life."""
 

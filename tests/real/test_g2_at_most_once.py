@@ -191,3 +191,39 @@ async def test_g2_the_cap_on_executions_holds_over_any_number_of_servers(judge):
             async with open_server_process(judge, bind=server.address):
                 await calls.error("a", ServerLost)
     judge.assert_at_most(2)
+
+
+async def test_g2_workers_that_die_together_cost_a_request_one_execution(judge):
+    """It was dispatched to those whose ends were not told yet, one after the other."""
+    async with serving(judge, workers=6) as (server, calls):
+        await until(lambda: [w.phase for w in server.stats().per_worker] == ["ready"] * 6)
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
+        for each in server.stats().per_worker:
+            assert each.pid is not None
+            os.kill(each.pid, signal.SIGKILL)
+        judge.put("go")
+        await calls.value("a")
+        assert sum(death.lost for death in server.stats().deaths) == 1
+    judge.assert_at_most(2)
+
+
+async def test_workers_that_died_together_took_with_them_what_was_asked_after_the_first_end(judge):
+    """As many calls again ended as WorkerLost, of which none had begun."""
+    async with serving(judge, workers=6) as (server, calls):
+        await until(lambda: [w.phase for w in server.stats().per_worker] == ["ready"] * 6)
+
+        async def ask(caller: int) -> None:
+            for turn in range(3):
+                key = calls.start(f"k{caller}-{turn}", ["sleep", 0.1 if turn else 1], rerun=False)
+                await calls.outcome(key)
+
+        async with trio.open_nursery() as nursery:
+            for caller in range(24):
+                nursery.start_soon(ask, caller)
+            await judge.wait_started(*(f"k{caller}-0" for caller in range(24)))
+            for each in server.stats().per_worker:
+                assert each.pid is not None
+                os.kill(each.pid, signal.SIGKILL)
+        lost = sorted(key for key, outcome in calls.outcomes.items() if not outcome.ok)
+        assert lost == sorted(f"k{caller}-0" for caller in range(24))
+    judge.assert_at_most(1)

@@ -70,7 +70,7 @@ def test_the_story_of_each_request():
     assert ran_twice[:7] == [
         ("request", "router", "running"),
         ("dispatch 0", "w0-1", "running"),
-        (f"its process has ended: {how}", "router", "waiting"),
+        (f"its process has ended: {how}", "router", "running"),
         (f"lost: {how}", "router", "waiting"),
         ("dispatch 0", "w0-2", "running"),
         ("outcome 0", "router", "completed"),

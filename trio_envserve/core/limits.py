@@ -282,6 +282,10 @@ class ServerLimits(_Checked):
     cancel_kill_s: float = limit(
         60.0, "a worker with an execution that ignores its cancel so long is killed"
     )
+    reap_settle_s: float = limit(
+        0.1,
+        "from a worker's death until its work is lost; by then others that died with it are known",
+    )
     restart_pause_s: float = limit(0.2, "first pause before a replacement after a quick death")
     restart_pause_max_s: float = limit(
         30.0, "longest pause between restarts; it doubles up to here"
@@ -477,6 +481,8 @@ RULES: tuple[LimitRule, ...] = (
          "a worker would be killed before it was left without new work"),
     LimitRule("ServerLimits.restart_pause_max_s", 1, "ServerLimits.restart_pause_s",
          "the first pause would be longer than the longest"),
+    LimitRule("ServerLimits.reap_s", 1, "ServerLimits.reap_settle_s",
+         "closing would not wait until a dead worker's work is lost"),
     # a pool that grows and shrinks
     LimitRule("ServerLimits.grow_after_s", 1, "ServerLimits.tick_s",
          "how long requests wait is looked at with each tick, and each would ask for more workers"),

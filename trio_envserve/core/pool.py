@@ -6,10 +6,10 @@ A *slot* of the pool holds one worker; a *life* is one worker process.  A slot h
 that has not left it.  After a life has left its slot and a pause has passed, the next life starts
 there.  It never gets the work of the old one.
 
-A life goes ``STARTING -> READY -> (RETIRING -> (EMPTYING ->)) ENDING`` and is forgotten when its
-process has ended.  It leaves its slot on the way to EMPTYING or ENDING: so neither a process that
-takes long to die delays a successor, nor one that only holds outcomes that no client takes, or
-destroys resources.
+A life goes ``STARTING -> READY -> (RETIRING -> (EMPTYING ->)) ENDING -> REAPED`` and is then
+forgotten.  It leaves its slot on the way to EMPTYING or ENDING: so neither a process that takes
+long to die delays a successor, nor one that only holds outcomes that no client takes, or destroys
+resources.
 
 A slot has at most one EMPTYING life, since each is a process (G8); the next one to retire there
 waits for it.  One client cannot hold a slot up by that: it gets no work while an outcome of its own
@@ -23,8 +23,9 @@ heartbeat comes, and *mute* if its heartbeats show a loop on time and yet no mes
 rollout has changed the socket or the incarnation with which the process sends.  A stopped process
 or a blocked loop is never mute, since it sends no such heartbeat.
 
-Only EXITED, the report that the process was reaped, leads to :class:`Lost`.  It comes behind all
-messages that the process had sent, so its executions are over (G1).
+Only EXITED, the report that the process was reaped, leads to :class:`Lost`, and only after
+``reap_settle_s``: by then the ends of workers that died together with it are known, so that its
+work goes to none of them (G2).  What the process had sent was taken in before its end was told.
 
 Each death soon after a start makes the next pause longer.  The environment is *broken* if no
 worker is ready and either one slot has failed ``broken_after`` times to set it up, or no worker
@@ -97,6 +98,7 @@ class Phase(enum.Enum):
     RETIRING = "retiring"
     EMPTYING = "emptying"
     ENDING = "ending"
+    REAPED = "reaped"
 
     __hash__ = object.__hash__  # looked up with each step, and Enum's own hash is slow
 
@@ -134,7 +136,8 @@ class Life:
     pid: int | None = None
     ready_s: float | None = None
     left_s: float = 0.0
-    """Moment at which it left its slot, or was last told to end or killed."""
+    """Moment at which it left its slot, or was last told to end or killed; from REAPED on, that of
+    its reaping."""
     silent: bool = False
     blocked: bool = False
     held: bool = False
@@ -180,8 +183,8 @@ class Life:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was told to exit, or is to be killed."""
-        return self.phase is Phase.ENDING
+        """Whether it was told to exit, is to be killed, or is dead."""
+        return self.phase in (Phase.ENDING, Phase.REAPED)
 
     def counted_s(self, since_s: float, now_s: float) -> float:
         """The part of the time since a moment that counts against it."""
@@ -302,20 +305,21 @@ def _kill_ending(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[Poo
 
 def _died_unready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
     _not_ready(pool, life, how)
-    _leave(pool, life, Phase.ENDING, now_s, how, failed=True)
+    _leave(pool, life, Phase.REAPED, now_s, how, failed=True)
     return _died(pool, life, how)
 
 
 def _died_ready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
     assert life.ready_s is not None
     quick = now_s - life.ready_s < pool.limits.restart_healthy_s
-    _leave(pool, life, Phase.ENDING, now_s, how, failed=quick)
+    _leave(pool, life, Phase.REAPED, now_s, how, failed=quick)
     return _died(pool, life, how)
 
 
 def _ended(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
+    life.phase, life.left_s = Phase.REAPED, now_s
     life.why = life.why or how
-    return _over(pool, life, Report("info", f"worker {life.name} has ended: {how}"))
+    return (Report("info", f"worker {life.name} has ended: {how}"),)
 
 
 def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
@@ -349,6 +353,13 @@ def _time_ending(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[Po
         return ()
     life.left_s = now_s
     return (Kill(life.id, "it did not exit when told to"),)
+
+
+def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    if now_s - life.left_s < pool.limits.reap_settle_s:
+        return ()
+    del pool.lives[life.id]
+    return (Lost(life.id, life.why, life.host),)
 
 
 # -- functions that cells share -------------------------------------------------------
@@ -389,37 +400,37 @@ def _killed(pool: Pool, life: Life, why: str) -> Sequence[PoolEffect]:
 
 def _died(pool: Pool, life: Life, how: str) -> Sequence[PoolEffect]:
     if pool.stopping:
-        return _over(pool, life, Report("info", f"worker {life.name} has ended: {how}"))
+        return (Report("info", f"worker {life.name} has ended: {how}"),)
     who = f"worker {life.name}" + (f" (pid {life.pid})" if life.pid is not None else "")
-    return _over(pool, life, Report("warning", f"{who} died: {how}"))
-
-
-def _over(pool: Pool, life: Life, report: Report) -> Sequence[PoolEffect]:
-    """Forget a life whose process has ended."""
-    del pool.lives[life.id]
-    return report, Lost(life.id, life.why, life.host)
+    return (Report("warning", f"{who} died: {how}"),)
 
 
 P = Phase
 TABLE: dict[LifeInput, dict[Phase, Cell]] = {
-    LifeInput.HELLO: {**dict.fromkeys(Phase, _nothing), P.STARTING: _ready},
+    LifeInput.HELLO: {
+        P.STARTING: _ready, P.READY: _nothing, P.RETIRING: _nothing, P.EMPTYING: _nothing,
+        P.ENDING: _nothing, P.REAPED: _nothing,
+    },
     LifeInput.HEARTBEAT: dict.fromkeys(Phase, _heard),
     LifeInput.HELD: dict.fromkeys(Phase, _held),
-    LifeInput.RETIRE: {**dict.fromkeys(Phase, _nothing), P.READY: _retire},
+    LifeInput.RETIRE: {
+        P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.EMPTYING: _nothing,
+        P.ENDING: _nothing, P.REAPED: _nothing,
+    },
     LifeInput.RECALL: {**dict.fromkeys(Phase, _nothing), P.RETIRING: _recall},
     LifeInput.SPENT: {**dict.fromkeys(Phase, _never), P.RETIRING: _empty},
     LifeInput.DRAINED: {**dict.fromkeys(Phase, _never), P.RETIRING: _end, P.EMPTYING: _end},
     LifeInput.KILL: {
         P.STARTING: _kill_unready, P.READY: _kill, P.RETIRING: _kill, P.EMPTYING: _kill,
-        P.ENDING: _kill_ending,
+        P.ENDING: _kill_ending, P.REAPED: _nothing,
     },
     LifeInput.EXITED: {
         P.STARTING: _died_unready, P.READY: _died_ready, P.RETIRING: _died_ready,
-        P.EMPTYING: _died_ready, P.ENDING: _ended,
+        P.EMPTYING: _died_ready, P.ENDING: _ended, P.REAPED: _nothing,
     },
     LifeInput.TIME: {
         P.STARTING: _time_starting, P.READY: _time, P.RETIRING: _time, P.EMPTYING: _time,
-        P.ENDING: _time_ending,
+        P.ENDING: _time_ending, P.REAPED: _time_reaped,
     },
 }  # fmt: skip
 """The step of each input in each phase of a life."""
@@ -553,7 +564,7 @@ class Pool:
         return effects
 
     def tick(self, now_s: float) -> list[PoolEffect]:
-        """Do what time brings: starts, suspicion and kills."""
+        """Do what time brings: starts, suspicion, kills, and losses."""
         effects: list[PoolEffect] = []
         for life in list(self.lives.values()):
             if life.held:

@@ -431,8 +431,8 @@ class Router:
     def _exited(self, given: Exited) -> None:
         worker, now_s, how = given
         awake_s = self.clock.read(now_s)
-        for ended in self.workforce.exited(self.pool.lives[worker], how, awake_s):
-            self._ended(ended)
+        self.out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
+        self.workforce.refresh(awake_s)
 
     def _peer_known(self, given: PeerKnown) -> None:
         self.rights.know(*given)
@@ -456,7 +456,8 @@ class Router:
                 ClosingStage.DRAINING,
                 ClosingStage.CANCELLING,
             ) and len(self.resources.all) > len(self.resources.stuck)
-            self.workforce.tick(awake_s)
+            for ended in self.workforce.tick(awake_s):
+                self._ended(ended)
             # Until then, hosts of an earlier router may come back; not to a router that closes.
             if not self.works.earlier_lives and (awake_s >= self._hosts_by or self.closing.begun):
                 self.resources.find_hosts(self.workforce.hosts, awake_s)

@@ -196,7 +196,7 @@ class WorkerStats:
     pid: int | None = None
     """Process id; None until its process is started."""
     phase: str = ""
-    """``starting``, ``ready``, ``retiring``, ``emptying`` or ``ending``."""
+    """``starting``, ``ready``, ``retiring``, ``emptying``, ``ending`` or ``reaped``."""
     pending: int = gauge(
         "worker_pending", "Executions dispatched to the worker that have not "
         "ended.", bound="worker_pending_limit",

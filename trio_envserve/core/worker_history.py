@@ -136,9 +136,12 @@ class WorkerHistory:
         self.bad_statistics += bad
 
     def died(self, end: Lost, now_s: float, lost: int) -> str:
-        """Note the proven death of a worker, with which ``lost`` executions died, and forget its
-        statistics but for its model calls; returns its name."""
+        """Note the proven death of a worker, with which ``lost`` executions died; returns its
+        name."""
         name = worker_name(end.worker, end.host)
         self.deaths.append(Death(name, one_line(end.why, WHY_BYTES), now_s, lost))
-        self.models_of_the_dead.take(self.stats.pop(end.worker, {}))
         return name
+
+    def over(self, worker: bytes) -> None:
+        """Forget the statistics of a dead worker, but for its model calls."""
+        self.models_of_the_dead.take(self.stats.pop(worker, {}))

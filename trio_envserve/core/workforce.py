@@ -458,8 +458,10 @@ class Workforce:
 
     # -- time -----------------------------------------------------------------
 
-    def tick(self, now_s: float) -> None:
-        """Do what time brings: decisions of the pool, ends of drained workers."""
+    def tick(self, now_s: float) -> list[ExecutionEnded]:
+        """Do what time brings: decisions of the pool, ends of executions whose worker is proven
+        dead, ends of drained workers."""
+        ended: list[ExecutionEnded] = []
         for stuck in self.dispatches.resources.overdue(now_s):
             assert isinstance(stuck, Worker)
             why = "it destroys a resource, and does not come to an end"
@@ -468,29 +470,25 @@ class Workforce:
             if self.dispatches.resources.waits(worker):
                 worker.held_up_at = now_s
         self.out += self.turnover.check(now_s)
-        self.out += self.pool.tick(now_s)
+        for effect in self.pool.tick(now_s):
+            if isinstance(effect, Lost):
+                dead = self.workers.get(effect.worker)
+                lost = 0 if dead is None else len(dead.live)
+                name = self.history.died(effect, now_s, lost)
+                if lost:
+                    self.out += self.pausing.lost(name, effect.why, now_s)
+                ended += self._lost(effect)
+            self.out.append(effect)
         self.refresh(now_s)
+        return ended
 
     def refresh(self, now_s: float) -> None:
         """Decide anew which workers may get work."""
         self.turnover.refresh(now_s)
 
-    def exited(self, life: Life, how: str, now_s: float) -> list[ExecutionEnded]:
-        """Take in that a process has ended: the executions on it are over."""
-        ended: list[ExecutionEnded] = []
-        for effect in self.pool.step(life, LifeInput.EXITED, now_s, how):
-            self.out.append(effect)
-            if isinstance(effect, Lost):
-                ended += self._lost(effect, now_s)
-        self.refresh(now_s)
-        return ended
-
-    def _lost(self, lost: Lost, now_s: float) -> list[ExecutionEnded]:
+    def _lost(self, lost: Lost) -> list[ExecutionEnded]:
         worker = self.workers.pop(lost.worker, None)
-        count = 0 if worker is None else len(worker.live)
-        name = self.history.died(lost, now_s, count)
-        if count:
-            self.out += self.pausing.lost(name, lost.why, now_s)
+        self.history.over(lost.worker)
         if worker is None:
             return []
         worker.leave_place()

@@ -1166,8 +1166,8 @@ class Boundary(RouterModel):
     ``heard`` a client's message, ``reported``* a worker's, ``passes`` (time, and whether leases may
     end), ``time`` (what it ends, where that is chosen), ``back``* (a worker of an earlier server),
     ``broken`` (the environment), ``reaped``* one, ``closing``; ``said`` or ``missed`` an answer,
-    ``commanded``* a worker, ``kills`` one, ``wrote`` records, ``closed``; ``synced`` and ``fell``
-    of the disk, ``reads``, ``loaded`` and ``damaged`` of outcomes there; ``turned`` when
+    ``commanded``* a worker, ``kills``, ``lost``* one, ``wrote`` records, ``closed``; ``synced`` and
+    ``fell`` of the disk, ``reads``, ``loaded`` and ``damaged`` of outcomes there; ``turned`` when
     the effects of an input were carried out; ``begins`` a new server.
     """
 
@@ -1179,6 +1179,8 @@ class Boundary(RouterModel):
         """Whether outcomes that a journal has left are read when they are asked for."""
         self._incarnations: dict[bytes, str] = {}
         self._turn: list[tuple[str, str, tuple[Any, ...]]] = []
+        self._effects = 0
+        """Where the effects of the last input begin among these."""
         self._refused: dict[int, str] = {}
         """Events of this turn in which a request comes that is refused, and the code."""
         self._gone: set[int] = set()
@@ -1208,6 +1210,9 @@ class Boundary(RouterModel):
         if kind in _BESIDE:
             getattr(self, f"_{kind}")(at_s, *what)
             return []
+        if kind == "lost":  # who is told that a worker is dead may be told before
+            self._turn.insert(self._effects, (kind, actor, what))
+            return []
         if kind == "spawned":
             self._incarnations[what[2]] = what[0]
             return []
@@ -1227,8 +1232,14 @@ class Boundary(RouterModel):
                         and getattr(event[2][1], "session", None) == told.session
                     ][-1:]
                 )  # fmt: skip
-        elif kind == "reported" and type(what[0]) is messages.Beat and actor not in self.coming:
-            return []
+        elif kind in _INPUTS:
+            if (
+                kind == "reported"
+                and type(what[0]) is messages.Beat
+                and actor not in self.coming
+            ):  # fmt: skip
+                return []
+            self._effects = len(self._turn) + 1
         self._turn.append((kind, actor, what))
         return []
 
@@ -1250,7 +1261,7 @@ class Boundary(RouterModel):
         for event in turn:
             self._event = id(event)
             getattr(self, _OF_A_TURN[event[0]])(event[1], *event[2])
-        self._turn, self._event = [], 0
+        self._turn, self._effects, self._event = [], 0, 0
         self.settle()
         if self._refused or self._gone:
             self._refused.clear()
@@ -1494,6 +1505,9 @@ class Boundary(RouterModel):
     def _kills(self, server: str, worker: str, why: str) -> None:
         self.leaving.add(worker)
 
+    def _reaped(self, worker: str) -> None:
+        self.leaving.add(worker)
+
     def _closed(self, server: str) -> None:
         self.closed()
 
@@ -1536,7 +1550,7 @@ class Boundary(RouterModel):
         if where in self.runs:
             self.runs[where].session = message.session
 
-    def _reaped(self, worker: str) -> None:
+    def _lost(self, worker: str) -> None:
         self.worker_lost(worker)
         self.leaving.discard(worker)
         self._incarnations = {i: name for i, name in self._incarnations.items() if name != worker}
@@ -1658,9 +1672,10 @@ _OF_ANSWERS: dict[type, str] = {
 _OF_A_TURN: dict[str, str] = {
     "heard": "_heard", "reported": "_reported", "passes": "_passes",
     "time": "_time", "back": "_back", "closing": "_closing", "broken": "_broken", "said": "_said",
-    "missed": "_missed", "commanded": "_commanded",
+    "missed": "_missed", "commanded": "_commanded", "lost": "_lost",
     "wrote": "_wrote", "kills": "_kills", "reaped": "_reaped", "closed": "_closed",
 }  # fmt: skip
+_INPUTS = frozenset({"time", "heard", "reported", "passes", "back", "closing", "broken", "reaped"})
 _BESIDE = frozenset({"begins", "synced", "reads", "loaded", "damaged", "fell"})
 
 

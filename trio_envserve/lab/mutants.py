@@ -39,7 +39,7 @@ from ..core.pool import Elastic, Life, LifeInput, Phase, Pool, Turnover
 from ..core.ranges import Ranges
 from ..core.router import Router
 from ..core.router_effects import Lost, ToClient
-from ..core.router_inputs import ClientMessage, Exited, Tick, WorkerBack
+from ..core.router_inputs import ClientMessage, Tick, WorkerBack
 from ..core.scheduler import Scheduler
 from ..core.scope import OpenResources, Resources
 from ..core.sessions import Session, Sessions
@@ -333,14 +333,19 @@ WORKERS = Family(ANY)
 @WORKERS.mutant("G1")
 def silence_is_death(patch: Patches) -> None:
     """A worker that gives no sign of life is declared dead, and lives."""
+    time = pool.TABLE[LifeInput.TIME]
+    cells = {phase: cell for phase, cell in time.items() if phase is not Phase.REAPED}
 
-    @patch.around(Router, "_time")
-    def declare(time: Any, router: Any, now_s: float) -> Any:
-        most_s = router.limits.silence_kill_s
-        for life in [*router.pool.lives.values()]:
-            if life.heartbeats and router.awake_s - life.heard_s >= most_s:
-                router._exited(Exited(life.id, now_s, "it is silent"))
-        return time(router, now_s)
+    def no_proof(pool: Any, life: Any, now_s: float, arg: Any) -> Any:
+        if not (life.heartbeats and now_s - life.heard_s >= pool.limits.silence_kill_s):
+            return cells[life.phase](pool, life, now_s, arg)
+        if not life.leaving:
+            pool.vacate(life, now_s, failed=False)
+        life.phase, life.left_s = Phase.REAPED, now_s - 1.0
+        return pool.step(life, LifeInput.TIME, now_s)
+
+    for phase in cells:
+        patch.item(time, phase, no_proof)
 
 
 @WORKERS.mutant("G1")
@@ -356,13 +361,11 @@ def lost_when_killed(patch: Patches) -> None:
             self.__dict__.setdefault("killed", []).append(Lost(life.id, arg))
         return effects
 
-    @patch.around(Router, "_time")
-    def declare(time: Any, router: Any, now_s: float) -> None:
-        time(router, now_s)
-        for lost in router.pool.__dict__.pop("killed", ()):
-            router.out.append(lost)
-            for ended in router.workforce._lost(lost, now_s):
-                router._ended(ended)
+    @patch.around(Pool, "tick")
+    def declare(tick: Any, self: Any, now_s: float) -> Any:
+        effects = tick(self, now_s)
+        lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
+        return [*effects, *lost]
 
 
 WORKERS.table(
@@ -384,8 +387,8 @@ WORKERS.table(
      "A worker gets one execution more than it can take at once.",
      text(executions.Worker.open, "self.capacity)", "self.capacity + 1)")),
     ("last-words-are-thrown-away", "G4", (FaultKind.KILL_AFTER_OUTCOME,),
-     "What a worker says once it is to be killed is not taken in.",
-     text(Workforce.message, "life is None", "life is None or life.leaving")),
+     "The messages that a worker had sent before it died are not taken in.",
+     text(Workforce.message, "life is None", "life is None or life.phase is Phase.REAPED")),
     ("a-replacement-is-never-started", "G9", (), "A slot whose worker has died stays empty.",
      text(Pool.vacate, "now_s + pause_s", "float('inf')")),
     ("a-replacement-waits-for-the-dead", "G9", (FaultKind.SLOW_DEATH,),
@@ -575,8 +578,8 @@ def work_half_done_is_lost(patch: Patches) -> None:
         return outcome(self, worker, message, payload, now_s)
 
     @patch.around(Workforce, "_lost")
-    def lose(lost: Any, self: Any, lost_: Any, now_s: float) -> Any:
-        ended = lost(self, lost_, now_s)
+    def lose(lost: Any, self: Any, lost_: Any) -> Any:
+        ended = lost(self, lost_)
         if not ended:
             return ended
         for execution, work, body, tickets in self.__dict__.get("reported", {}).pop(
@@ -666,8 +669,8 @@ def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
     """Requests dispatched together, and lost with their worker, do not count as dispatched."""
 
     @patch.around(Workforce, "_lost")
-    def uncounted(lost: Any, self: Any, lost_: Any, now_s: float) -> Any:
-        ended = lost(self, lost_, now_s)
+    def uncounted(lost: Any, self: Any, lost_: Any) -> Any:
+        ended = lost(self, lost_)
         at_once: dict[float, int] = {}
         for each in ended:
             at_s = each.execution.dispatched_s

@@ -457,7 +457,8 @@ class RequestWatch:
         one, at = moment.input, (moment.input.at_s, moment.input.step)
         followed = moment.router.followed
         found = [*self._of_input(one.given, followed), *self._of_key(moment)]
-        for effect in moment.effects:
+        # A loss is told last, and is the reason for the rest.
+        for effect in sorted(moment.effects, key=lambda each: not isinstance(each, Lost)):
             found += self._of_effect(effect)
         for session, source, target, what in found:
             if what == WANTED and len(found) == 1:

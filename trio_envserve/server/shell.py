@@ -318,6 +318,7 @@ class Server:
 
         how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         give(Exited(spawn.worker, _now_s(), how))
+        await trio.sleep(self._limits.reap_settle_s)
         self._tick_due.set()
 
     def _ask_to_close(self, stage: ClosingStage, drain_s: float | None = None) -> None:

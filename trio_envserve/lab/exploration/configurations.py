@@ -338,7 +338,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     ),
     "crash": ("reruns-without-consent", "acknowledged-on-arrival"),
     "rerun": ("reruns-for-ever", "a-replacement-is-never-started"),
-    "kill": ("silence-is-death", "lost-when-killed", "last-words-are-thrown-away"),
+    "kill": ("silence-is-death", "lost-when-killed"),
     "limit": (
         "deadline-stops-nothing", "cancel-says-it-never-ran", "a-passed-limit-means-it-never-ran",
     ),

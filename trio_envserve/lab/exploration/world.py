@@ -82,6 +82,7 @@ from ...core.journal import Closed, Commanded, OfResource, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from ...core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits
+from ...core.pool import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
 from ...core.router_effects import (
@@ -591,7 +592,7 @@ class ExploredServer(ExploredPart):
         return None
 
     def calm(self) -> None:
-        """Let no lease, suspicion or start be due, and nothing of keys."""
+        """Let no lease, suspicion, settling or start be due, and nothing of keys."""
         router = self.router
         for slot in router.pool.slots:
             if slot.start_at_s < math.inf:  # else it is never to start
@@ -666,6 +667,8 @@ class ExploredServer(ExploredPart):
             if waits and not (pool.stopping or router.starting or alone):
                 yield Choice("start", (b"w%d" % slot.index,))
         for life in pool.lives.values():
+            if life.phase is Phase.REAPED:
+                yield Choice("settle", (life.id,))
             if not life.leaving:
                 yield Choice("silence", (life.id,), bound="kills")
                 worker = router.workforce.workers.get(life.id)
@@ -702,6 +705,11 @@ class ExploredServer(ExploredPart):
 
     def _start(self, slot: bytes) -> None:
         self.router.pool.slots[int(slot[1:])].start_at_s = NOW_S
+        self._tick()
+
+    def _settle(self, worker: bytes) -> None:
+        """The last words of a dead worker were waited for long enough."""
+        self.router.pool.lives[worker].left_s = LONG_AGO_S
         self._tick()
 
     def _silence(self, worker: bytes) -> None:
@@ -881,6 +889,8 @@ def _seen(what: RouterInput | RouterEffect) -> tuple[Any, ...] | None:
             return "commanded", what.worker.decode(), *frames_of(what.frames)[:2]
         case Kill():
             return "kills", SERVER, what.worker.decode(), ""
+        case Lost():
+            return "lost", what.worker.decode()
         case Save():
             return "wrote", SERVER, *what.records
     return None
@@ -1635,12 +1645,15 @@ class HostServer(ExploredServer):
     # -- effects ------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Let every start be due but one after a pause, which lasts until the next tick; no lease
-        of the caller."""
+        """Let every wait for last words be due, and every start but one after a pause, which lasts
+        until the next tick; no lease of the caller."""
         super().calm()
         for slot in self.router.pool.slots:
             if not slot.pause_s and slot.start_at_s < math.inf:
                 slot.start_at_s = NOW_S
+        for life in self.router.pool.lives.values():
+            if life.phase is Phase.REAPED:
+                life.left_s = LONG_AGO_S
 
     def take(self, given: RouterInput, *, time: Sequence[Any] = ()) -> list[Any]:
         """See :meth:`.ExploredServer.take`.  What is written is safe at once."""

@@ -925,10 +925,7 @@ class SimWorker(SimProcess):
     def _end(self, how: str) -> None:
         self.world.network.close(self.link)
         if self.server.alive:
-            assert self.link is not None
-            last_s = self.link.last_s[True] - self.events.now_s  # what it has said comes first
-            delay_s = max(self._reaped_s(), last_s)
-            self.events.after(delay_s, self.server.post, self.server.reaped, self.id, how)
+            self.events.after(self._reaped_s(), self.server.post, self.server.reaped, self.id, how)
 
     def _reaped_s(self) -> float:
         """How long it takes until it is reaped."""
