@@ -59,3 +59,8 @@ def test_workers_of_hosts_are_counted_in_the_log_and_are_no_error(
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("1 workers of host h0 are not known to have ended")
     assert second.startswith("2 workers of host h1 are not known to have ended")
+
+
+def test_a_worker_that_ended_after_the_last_stage_broke_the_report_on_the_others() -> None:
+    assert told(b"over", HERE) == told(HERE)
+    assert told(b"over") == ""

@@ -20,11 +20,13 @@ def left_over(
     here: list[bytes] = []
     away: Counter[str] = Counter()
     for worker in workers:
-        host = router.pool.lives[worker].host
-        if not host:
+        life = router.pool.lives.get(worker)
+        if life is None:
+            continue  # it has ended since
+        if not life.host:
             here.append(worker)
         else:
-            away[host] += 1
+            away[life.host] += 1
     for host, count in sorted(away.items()):
         _log.warning(
             "%d workers of host %s are not known to have ended: they have with its lease, "
