@@ -190,6 +190,21 @@ def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):
     assert found.first.inputs == 4
 
 
+def test_comparison_took_two_inputs_of_one_number_in_a_file_for_one(tmp_path: Path):
+    def of(known: str, reward: float, repeat: int) -> dict[str, Any]:
+        return a_record(0, {"reward": reward}) | {"input": known, "repeat": repeat}
+
+    before = [of("a", 0.0, 0), of("a", 0.0, 1), a_record(1, {"reward": 0.0})]
+    joined = [*before, of("another", 1.0, 0)]  # of another evaluation, and the last of its name
+    a, b = (
+        overview(file_of(tmp_path / name, each)).entries
+        for name, each in (("a", before), ("b", joined))
+    )
+    for found in (compare(a, b), compare(b, a)):
+        assert (found.rewards.difference.inputs, found.rewards.difference.mean) == (1, 0.0)
+        assert found.other_inputs == 1
+
+
 # -- text of others on one line -------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -36,8 +37,9 @@ def compare(
     """Compare two files.  ConfigError if they have no input with rewards in common.  Of the
     inputs that changed ``shown`` are named, or all."""
     a, b = list(first), list(second)
-    inputs_a, inputs_b = ({each.result.index: each.input for each in one} for one in (a, b))
-    same = {index for index, known in inputs_a.items() if inputs_b.get(index) == known}
+    inputs_a, inputs_b = map(_inputs, (a, b))
+    # A file that was put together of two may have several inputs under one number.
+    same = {i for i, known in inputs_a.items() if len(known) == 1 and inputs_b.get(i) == known}
     means_a, means_b = (
         input_means((e.result.index, e.result.score) for e in one) for one in (a, b)
     )
@@ -66,6 +68,14 @@ def compare(
         only_second=len(inputs_b.keys() - inputs_a.keys()),
         changed=[one for one in changed if one[1] != one[2]][:shown],
     )  # fmt: skip
+
+
+def _inputs(entries: Iterable[Entry]) -> dict[int, set[str]]:
+    """The digests of the inputs of each number."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for each in entries:
+        found[each.result.index].add(each.input)
+    return found
 
 
 def as_record(found: Comparison) -> dict[str, Any]:
