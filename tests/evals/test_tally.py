@@ -21,6 +21,7 @@ from trio_envserve.evals.records import (
     usage_words,
 )
 from trio_envserve.evals.tally import ResultsTally, percentiles
+from trio_envserve.json_values import pieces
 
 
 def with_reward(index: int, reward: Any, repeat: int = 0, **more: Any) -> RolloutResult:
@@ -148,6 +149,12 @@ def test_tokens_and_model_calls_are_added_where_results_have_them():
     assert found["usage"] == {"completion_tokens": 6, "prompt_tokens": 20, "retries": 2}
 
 
+def test_means_of_tiny_rewards_and_metrics_were_0():
+    found = tally_of(*(with_reward(i, i * 1e-11, metrics={"m": i * 1e-11}) for i in range(4)))
+    assert found["mean_reward"] == found["metrics"]["m"]["mean"] == pytest.approx(1.5e-11)
+    assert found["reward"]["std_error"] > 0
+
+
 def test_percentiles_of_a_report_are_interpolated():
     assert percentiles([]) == {"p50": None, "p90": None, "p99": None}
     assert percentiles([7.0]) == {"p50": 7.0, "p90": 7.0, "p99": 7.0}
@@ -166,6 +173,14 @@ def test_a_record_says_what_the_outcome_said():
     assert (record["index"], record["repeat"], record["executions"]) == (3, 1, 2)
     assert record["ended_s"] == 1772700000.5
     assert result_from(json.loads(json.dumps(record))) == result
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, "high"])
+def test_reward_that_is_not_finite_was_one_of_another_type_when_it_was_read_again(reward: Any):
+    result = result_of(0, 0, Outcome(value={"reward": reward}))
+    line = b"".join(pieces(record_of(result, {}, {"reward": reward})))
+    before, after = tally_of(result), tally_of(result_from(json.loads(line)))
+    assert after["rewards_left_out"] == before["rewards_left_out"]
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,8 @@ def result_from(record: Mapping[str, Any]) -> RolloutResult:
     Records of other programs, with ``index`` and ``value`` alone, are taken, too.
     """
     found = _figures(record.get("value"))
+    if "reward" in record:
+        found["bad_reward"] = ""  # unless the record says another; NaN in its value is an object
     for name, (kept, kind) in FIELDS.items():
         read = kind.read(record[name]) if name in record else _UNREAD
         if read is not _UNREAD:

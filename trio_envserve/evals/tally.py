@@ -238,4 +238,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 9)
+    """A figure with nine digits: behind the point, or of a small one all that are not 0."""
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, 9) if abs(value) >= 1 else float(f"{value:.9g}")
