@@ -55,6 +55,11 @@ class Deadly(Length):
             os.kill(os.getpid(), 9)
         return await super().rescore(rollout, value)
 
+class Odd(Essay):
+    async def rescore(self, rollout, value):
+        odd = {0: float("nan"), 1: {"reward": "high", "why": "text"}}
+        return odd.get(rollout.input["n"], 0.0)
+
 class Words:
     name = "words"
     rollout = None
@@ -286,6 +291,26 @@ async def test_rescoring_twice_has_the_reward_before(tmp_path: Path):
     after = by_name(tmp_path / "c.jsonl")
     assert {after[index, 0]["rescored_from"] for index in (1, 2)} == {0.1, 0.2}
     assert done.last["mean_before"] == 0.24
+
+
+async def test_means_of_a_rescoring_were_of_different_rollouts_where_a_reward_was_no_number(
+    tmp_path: Path,
+):
+    await evaluated(tmp_path)
+    file = tmp_path / "a.jsonl"
+    whole = lines(file)
+    for one in whole:  # the two inputs whose new reward is none had one before
+        one["reward"] = float(one["index"] < 2) if one["error"] is None else None
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in whole))
+    done = await rescored(tmp_path, "Odd")
+    figures = {name: done.last[name] for name in ("mean_before", "mean_reward", "higher", "lower")}
+    assert figures == {"mean_before": 0.0, "mean_reward": 0.0, "higher": 0, "lower": 0}
+    assert "2 rewards are nan and count for no mean" in done.err
+    # A mapping whose reward is no number is no score.
+    assert (done.code, done.last["errors"], done.last["rescored"]) == (4, 2, 8), done.err
+    shown = await run(tmp_path, "rescore", "a.jsonl", "essays:Odd", "--workers", "0")
+    assert "rewards left out" in shown.out
+    assert "2 nan" in shown.out
 
 
 async def test_rollouts_of_a_class_are_scored_by_its_judge(tmp_path: Path):

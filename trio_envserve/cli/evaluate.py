@@ -456,15 +456,20 @@ def _say_what_stands_out(options: Eval, state: WrittenResults, summary: dict[str
         for rollouts in tally.failed().values():
             state.say_first(rollouts[0])
     left_out = summary["rewards_left_out"]
+    say_left_out(left_out)
+    if left_out["missing"] and left_out["missing"] == tally.results:
+        why = state.evaluation.unrewarded or 'a result is a mapping such as {"reward": 1.0}'
+        say(f"no result has a reward: {why}")
+
+
+def say_left_out(left_out: Mapping[str, Any]) -> None:
+    """Say how many rewards count for no mean."""
     if left_out["not_a_number"]:
         types = ", ".join(left_out["types"])
         say(f"{left_out['not_a_number']} rewards are no numbers ({types}) and count for no mean")
     for what in ("nan", "infinite"):
         if left_out[what]:
             say(f"{left_out[what]} rewards are {what} and count for no mean")
-    if left_out["missing"] and left_out["missing"] == tally.results:
-        why = state.evaluation.unrewarded or 'a result is a mapping such as {"reward": 1.0}'
-        say(f"no result has a reward: {why}")
 
 
 @asynccontextmanager
@@ -819,10 +824,7 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if len(reward["pass_at"]) > 1:
         for k, each in reward["pass_at"].items():
             rows.append((f"pass@{k}, over {each['inputs']} inputs", number_of(each["mean"])))
-    left_out = {name: n for name, n in summary["rewards_left_out"].items() if name != "types" and n}
-    if left_out:
-        words = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in left_out.items())
-        rows.append(("rewards left out", words))
+    rows += left_out_rows(summary["rewards_left_out"])
     rows += [(usage_words(name), f"{n:,}") for name, n in summary["usage"].items() if n]
     if summary.get("resumed"):
         rows.append(("results that were there before", str(summary["resumed"])))
@@ -836,6 +838,13 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     }  # fmt: skip
     rows += [(words, str(retries[name])) for name, words in again.items() if retries[name]]
     return [(plain_line(name, _NAME), value) for name, value in rows]
+
+
+def left_out_rows(left_out: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The row on rewards that count for no mean, if there are any."""
+    found = {name: n for name, n in left_out.items() if name != "types" and n}
+    words = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
+    return [("rewards left out", words)] if found else []
 
 
 def _errors(summary: Mapping[str, Any]) -> str:

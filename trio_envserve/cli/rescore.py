@@ -41,7 +41,15 @@ from .common import (
     StopRequest,
     check_named,
 )
-from .evaluate import EvaluationOptions, WrittenResults, ask_environment, check_reached, watched
+from .evaluate import (
+    EvaluationOptions,
+    WrittenResults,
+    ask_environment,
+    check_reached,
+    left_out_rows,
+    say_left_out,
+    watched,
+)
 from .options import role_option
 from .render import number_of, say
 from .verbs import server_options, verb
@@ -211,12 +219,16 @@ def _result(asked: Rescore, plan: StoredPlan, state: WrittenResults) -> Result:
 
 
 def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
-    """Rewards before and now, of the rollouts that were scored."""
-    before, now = ResultsTally(), ResultsTally()
+    """Rewards before and now, of the rollouts that were scored.  The means are of those that have a
+    finite reward in both, unless none has."""
+    before, now, now_in_both = ResultsTally(), ResultsTally(), ResultsTally()
     higher = lower = others = 0
+    both = [one for one in scored if None not in (one.score, plan.result(one.name).score)]
+    for one in both or scored:
+        before.add(plan.result(one.name))
+        now_in_both.add(one)
     for one in scored:
         old = plan.result(one.name)
-        before.add(old)
         now.add(one)
         if one.score is None or old.score is None:
             others += one.score is not old.score
@@ -227,7 +239,7 @@ def _compared(plan: StoredPlan, scored: list[RolloutResult]) -> dict[str, Any]:
     return {
         "rescored": len(scored),
         "mean_before": before.summary()["mean_reward"],
-        "mean_reward": figures["mean_reward"],
+        "mean_reward": now_in_both.summary()["mean_reward"],
         "changed": higher + lower + others,
         "higher": higher,
         "lower": lower,
@@ -246,6 +258,7 @@ def _say_what_stands_out(
     state.say_unwritten(summary)
     if summary["failed_before"]:
         say(f"{summary['failed_before']} of {total} rollouts ended in errors before, and stay so")
+    say_left_out(summary["rewards_left_out"])
     failed = [one for one in now if one.failure is not None]
     if failed:
         say(f"{len(failed)} of {total} rollouts could not be scored")
@@ -264,6 +277,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
         ("mean reward", number_of(summary["mean_reward"])),
         ("rewards that changed", f"{summary['changed']} ({summary['higher']} higher, "
          f"{summary['lower']} lower)"),
+        *left_out_rows(summary["rewards_left_out"]),
         *((usage_words(name), f"{n:,}") for name, n in summary["usage"].items() if n),
         ("seconds", f"{summary['seconds']:.2f}"),
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def _changed(value: Any, given: Any) -> dict[str, Any]:
     if scores is not None:
         if scores.get("rewards", {}).keys() == {REWARD}:
             del scores["rewards"]
-    elif isinstance(given, Mapping) and given.get(REWARD) is not None:
+    elif isinstance(given, Mapping) and scores_of(given.get(REWARD)) is not None:
         scores = dict(given)
     else:
         what = "None" if given is None else f"a {type(given).__name__}"
