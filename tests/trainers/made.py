@@ -92,6 +92,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     "no-answer": without_answer,
     "no-prompt": without_prompt,
     "nan": with_nan,
+    "half": lambda: answered(1.0, segment(logprobs=None), segment(9)),
     "cut": lambda: answered(0.0, stop="length"),
     "cut-good": lambda: answered(1.0, stop="length"),
 }

@@ -11,6 +11,7 @@ import pytest
 
 from trio_envserve.trainers import calls
 from trio_envserve.trainers.calls import CallSettings, ask_rollout, close_clients, plain
+from trio_envserve.trainers.samples import NO_LOGPROBS
 
 
 @pytest.fixture
@@ -43,6 +44,14 @@ def test_one_client_serves_all_calls_of_an_event_loop_and_ends_with_it(settings:
         opened = asyncio.run(run())
         assert len(opened) == 1
         check_ended(opened)
+
+
+@pytest.mark.real
+def test_segment_that_is_left_out_of_a_rollout_that_is_trained_on_was_not_logged(
+    settings: CallSettings, caplog: pytest.LogCaptureFixture
+):
+    asyncio.run(ask(settings, "half"))
+    assert caplog.messages == [f"1 of 2 segments of rollout g/0 are not trained on: {NO_LOGPROBS}"]
 
 
 @pytest.mark.real

@@ -42,6 +42,7 @@ REWARDS = [
     {"a": 0.5, "b": 1}, {"a": 0.5, "reward": 2}, {"a": "x"}, fractions.Fraction(1, 4),
     decimal.Decimal("sNaN"), 10**400, math.inf,
 ]  # fmt: skip
+CUT = {"parts": 1, "bytes": 70_000, "of": {"segments": 70_000}, "why": "it was too large"}
 NOT_COUNTED = [made.failed(), made.lost(), made.without_reward(), Outcome(value=None)]
 
 
@@ -99,6 +100,7 @@ def test_sample_has_the_ids_of_its_segment_and_the_advantage_of_its_rollout():
         (made.answered("high"), None, "the reward is no finite number: 'high'"),
         (made.answered(10**400), None, f"the reward is no finite number: {10**400!r:.100}"),
         (made.without_segments(), 1.0, NO_TOKENS),
+        (made.answered(1.0, segments="(cut: 70000 bytes or so)", cut=CUT), 1.0, CUT["why"]),
         (made.answered(1.0, segments="none"), 1.0, NO_TOKENS),
         (made.without_logprobs(), 1.0, NO_LOGPROBS),
         (made.with_nan(), 1.0, "a sampled token has no finite log-probability"),

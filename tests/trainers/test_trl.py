@@ -85,6 +85,16 @@ def test_rollout_of_three_segments_is_one_row_with_its_last_segment_which_is_sai
     assert "and the 2 before it, with 3 sampled tokens, are left out" in said
 
 
+def test_masked_segment_of_a_rollout_that_is_trained_on_was_left_out_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+):
+    rows = rows_of([made.CASES["half"](), made.answered()])
+    assert rows["prompt_ids"][0] == [9, 10]
+    (said,) = caplog.messages
+    assert "1 segments of rollouts that are trained on are not" in said
+    assert said.endswith(f"train-5.0-0/0: {NO_LOGPROBS}")
+
+
 def test_endpoint_without_log_probabilities_is_taken_only_when_told():
     rows = rows_of([made.without_logprobs(), made.answered()], logprobs=False)
     assert rows["logprobs"] == [[None] * 3, [None] * 3], "TRL's word for one that is not known"

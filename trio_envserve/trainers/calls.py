@@ -201,6 +201,11 @@ async def ask_rollout(
     read = sampled_rollout(outcome, group=group, rollout=rollout, logprobs=settings.logprobs)
     if not read.masked:
         opening.trained = True
+        if read.left_out:
+            _log.warning(
+                "%d of %d segments of rollout %s are not trained on: %s",
+                len(read.left_out), len(read.samples), rollout, read.left_out[0].masked,
+            )  # fmt: skip
         return read
     _log.warning("rollout %s is not trained on: %s", rollout, read.masked)
     error = outcome.error

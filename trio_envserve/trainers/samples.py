@@ -120,6 +120,11 @@ class SampledRollout:
         return tuple(sample for sample in self.samples if not sample.masked)
 
     @property
+    def left_out(self) -> tuple[Sample, ...]:
+        """The masked samples of a rollout of which others are trained on."""
+        return () if self.masked else tuple(sample for sample in self.samples if sample.masked)
+
+    @property
     def usable(self) -> tuple[Sample, ...]:
         """The samples for a trainer: those that are trained on, or a placeholder; none if the
         rollout does not count."""
@@ -221,7 +226,7 @@ def sampled_rollout(
     if not masked:
         # Of several reasons, the first is told: they mostly are one and the same.
         reasons = [sample.masked for sample in samples]
-        masked = "" if not all(reasons) else (reasons or [NO_TOKENS])[0]
+        masked = "" if not all(reasons) else (reasons or [_cut(value) or NO_TOKENS])[0]
     return SampledRollout(
         group=group, rollout=rollout, outcome=outcome, reward=reward, samples=samples,
         logprobs=logprobs, masked=masked,
@@ -233,6 +238,14 @@ def reward_of(outcome: Outcome) -> tuple[float | None, str]:
     if outcome.error is not None:
         return None, f"the rollout failed: {outcome.error}"
     return reward_in(outcome.value)
+
+
+def _cut(value: Mapping[Any, Any]) -> str:
+    """The reason for which the segments of a result were cut; empty if they were not."""
+    match value:
+        case {"cut": {"of": {"segments": _}, "why": str(why)}}:
+            return why
+    return ""
 
 
 def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:

@@ -359,6 +359,11 @@ def _say_masked(whose: str, rollouts: Sequence[SampledRollout]) -> None:
             "%s: %d of %d rollouts are not trained on; %s: %s",
             whose, len(masked), len(rollouts), masked[0].rollout, masked[0].masked,
         )  # fmt: skip
+    if some := [sample for each in rollouts for sample in each.left_out]:
+        logger.warning(
+            "%s: %d segments of rollouts that are trained on are not; %s: %s",
+            whose, len(some), some[0].rollout, some[0].masked,
+        )  # fmt: skip
 
 
 def _input_of(prompt: Any, rollout: str) -> Any:
