@@ -99,6 +99,7 @@ def test_sample_has_the_ids_of_its_segment_and_the_advantage_of_its_rollout():
         (made.answered(math.nan), None, "the reward is no finite number: nan"),
         (made.answered("high"), None, "the reward is no finite number: 'high'"),
         (made.answered(10**400), None, f"the reward is no finite number: {10**400!r:.100}"),
+        (made.answered(-1e39), None, "the reward -1e+39 is larger than a number of 32 bits can be"),
         (made.without_segments(), 1.0, NO_TOKENS),
         (made.answered(1.0, segments="(cut: 70000 bytes or so)", cut=CUT), 1.0, CUT["why"]),
         (made.answered(1.0, segments="none"), 1.0, NO_TOKENS),
@@ -147,6 +148,13 @@ def test_good_segment_beside_a_bad_one_is_trained_on():
     assert [bool(sample.masked) for sample in rollout.samples] == [True, False]
     assert rollout.masked == ""
     assert [sample.segment for sample in rollout.trained] == [1]
+
+
+def test_one_huge_reward_made_the_advantages_of_its_whole_group_infinite_or_ended_the_step():
+    group = sampled_group(map(made.answered, (1e308, 1.7e308, 1.0, 0.0)))
+    assert group.rewards == [None, None, 1.0, 0.0]
+    assert np.isfinite(np.asarray(group.advantages(), np.float32)).all()
+    assert sampled_rollout(made.answered(np.finfo(np.float32).max)).counts
 
 
 @pytest.mark.parametrize("outcome", [made.answered(), made.without_logprobs()])

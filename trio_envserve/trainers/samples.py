@@ -31,6 +31,10 @@ _WHOLE = re.compile("[0-9]{1,18}")
 EPSILON = 1e-6
 """Added to the standard deviation, as trainers do, so that equal rewards divide by something."""
 
+LARGEST_REWARD = (2 - 2**-23) * 2.0**127
+"""The largest number of 32 bits, as trainers' rewards are: a larger one would be infinite there,
+and the advantages of its whole group NaN."""
+
 NO_TOKENS = (
     "the result has no token ids: the endpoint gave none (vLLM gives them for "
     "return_token_ids, SGLang for return_input_ids_in_sglext and return_output_ids_in_sglext), "
@@ -237,7 +241,10 @@ def reward_of(outcome: Outcome) -> tuple[float | None, str]:
     """The reward of a rollout; or None, and why it does not count."""
     if outcome.error is not None:
         return None, f"the rollout failed: {outcome.error}"
-    return reward_in(outcome.value)
+    reward, why = reward_in(outcome.value)
+    if reward is not None and abs(reward) > LARGEST_REWARD:
+        return None, f"the reward {reward:g} is larger than a number of 32 bits can be"
+    return reward, why
 
 
 def _cut(value: Mapping[Any, Any]) -> str:
