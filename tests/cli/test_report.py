@@ -66,6 +66,37 @@ async def test_text_is_cut_unless_the_whole_is_asked_for_and_half_a_line_is_left
     assert "x" * 50_000 in (tmp_path / "r.html").read_text()
 
 
+async def test_results_of_two_evaluations_in_one_file_were_taken_for_those_of_one(tmp_path: Path):
+    """And half a line was told by one verb of three."""
+    one = written(tmp_path / "one.jsonl", [result(n, 0.0, run="a") for n in range(2)])
+    rows = [result(n, 0.0, run="a") for n in range(3)] + [result(n, 1.0, run="b") for n in (0, 1)]
+    written(tmp_path / "two.jsonl", rows, rest='{"index": 1, "val')
+    note = "it has results of 2 evaluations (of other models, arguments or options)"
+    for words in (
+        ("show", "two.jsonl", "--list"), ("compare", one, "two.jsonl"), ("report", "two.jsonl"),
+        ("report", one, "--compare", "two.jsonl"),
+    ):  # fmt: skip
+        done = await run(tmp_path, *words)
+        assert done.code == 0, done.err
+        assert f"two.jsonl: {note}" in done.err
+        assert "two.jsonl: the last line is not whole, and is left out" in done.err
+        assert "one.jsonl: " not in done.err
+    assert note in (tmp_path / "two.html").read_text()
+
+
+async def test_list_of_results_in_a_pipe_is_shown(tmp_path: Path):
+    written(tmp_path / "r.jsonl", [result(0)])
+    os.mkfifo(tmp_path / "pipe")
+
+    def feed() -> None:
+        (tmp_path / "pipe").write_bytes((tmp_path / "r.jsonl").read_bytes())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, feed)
+        done = await run(tmp_path, "show", "pipe", "--json")
+    assert (done.code, done.last["count"]) == (0, 1), done.err
+
+
 async def test_a_full_disk_leaves_no_half_of_a_page(tmp_path: Path):
     (tmp_path / "limited.py").write_text(LIMITED)
     written(tmp_path / "r.jsonl", [result(0)])

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import trio
 
-from ..evals.files import NotWritten
+from ..evals.files import NotWritten, Overview
 from ..evals.plain import plain_line, plain_text
 from ..evals.records import failure_line
 from ..evals.statistics import bar
@@ -39,6 +39,12 @@ def say(text: str) -> None:
     """A line for people, on standard error, without what a terminal would act on."""
     with contextlib.suppress(OSError):  # nobody reads it any more: this is no failure
         print(f"trio-envserve: {plain_text(text)}", file=sys.stderr, flush=True)
+
+
+def say_notes(path: str, found: Overview) -> None:
+    """Say what the figures of a file of results do not show."""
+    for note in found.notes:
+        say(f"{path}: {note}")
 
 
 def emit(record: dict[str, Any]) -> bool:

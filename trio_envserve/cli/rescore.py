@@ -21,7 +21,7 @@ import trio
 from ..client import open_client
 from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
-from ..evals.files import is_cut_off, is_table, lines_of, overview
+from ..evals.files import is_table, lines_of, overview
 from ..evals.records import Name, RolloutResult, stored_digest, usage_words
 from ..evals.run import Evaluation, StoredPlan
 from ..evals.tally import ResultsTally
@@ -51,7 +51,7 @@ from .evaluate import (
     watched,
 )
 from .options import role_option
-from .render import number_of, say
+from .render import number_of, say, say_notes
 from .verbs import server_options, verb
 
 
@@ -147,8 +147,7 @@ def _read(path: str) -> StoredPlan:
         stored[result.name] = stored_digest(record)
 
     found = overview(path, see)
-    if is_cut_off(path):
-        say(f"{path}: the last line is not whole, and is left out")
+    say_notes(path, found)
     return StoredPlan(path, found.entries, stored)
 
 

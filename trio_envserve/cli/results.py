@@ -33,7 +33,7 @@ from ..evals.tally import shown
 from ..options import argument, option
 from ..pages.tables import Table
 from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
-from .render import is_terminal, number_of, rollouts_table, say
+from .render import is_terminal, number_of, rollouts_table, say, say_notes
 from .verbs import VerbOptions, verb
 
 STYLES = {
@@ -89,6 +89,7 @@ async def show(asked: Show, stop: StopRequest) -> Result:
         )  # fmt: skip
 
     found, entries = await trio.to_thread.run_sync(choose)
+    say_notes(file, found)
     if number is not None:
         return await _one(asked, number, entries)
     is_seen = is_terminal(sys.stdin, sys.stdout)
@@ -188,6 +189,8 @@ def compare_files(asked: Compare) -> Result:
     """
     files = asked.first, asked.second
     a, b = (overview(file) for file in files)
+    for file, one in zip(files, (a, b), strict=True):
+        say_notes(file, one)
     found = compare(a.entries, b.entries)
     if found.other_inputs:
         say(f"{found.other_inputs} inputs of the same number differ, and are left out")
@@ -266,10 +269,13 @@ async def report(asked: ReportOptions, stop: StopRequest) -> Result:
 
     def make() -> tuple[Survey, int | None, Written]:
         found = survey(file)
-        most = None if asked.whole else most_chars(len(found.entries))
+        say_notes(file, found.overview)
+        most = None if asked.whole else most_chars(len(found.overview.entries))
         data = page_data(found, passed_from=asked.pass_reward, most=most)
         if other:
-            compared = compare(found.entries, overview(other).entries, shown=None)
+            others = overview(other)
+            say_notes(other, others)
+            compared = compare(found.overview.entries, others.entries, shown=None)
             data["compared"] = compared_data(other, compared)
         try:
             return found, most, write_report(path, found, data, most)
@@ -277,13 +283,12 @@ async def report(asked: ReportOptions, stop: StopRequest) -> Result:
             raise CommandError(str(error), UNWRITTEN) from error
 
     found, most, written = await trio.to_thread.run_sync(make)
-    if found.is_cut_off:
-        say(f"{file}: the last line is not whole, and is left out")
     if written.cut:
         say(f"{written.cut} rollouts are cut at {most:,} characters; --whole has all of them")
-    line = f"{path}: {len(found.entries)} rollouts, {written.bytes / 1e6:.1f} MB"
+    rollouts = len(found.overview.entries)
+    line = f"{path}: {rollouts} rollouts, {written.bytes / 1e6:.1f} MB"
     summary: dict[str, Any] = {
-        "file": file, "output": path, "rollouts": len(found.entries), "bytes": written.bytes,
-        "cut_at": most, "cut": written.cut, "line_left_out": found.is_cut_off,
+        "file": file, "output": path, "rollouts": rollouts, "bytes": written.bytes,
+        "cut_at": most, "cut": written.cut, "line_left_out": found.overview.is_cut_off,
     }  # fmt: skip
     return Result(OK, summary, [line])

@@ -89,6 +89,19 @@ class Overview(NamedTuple):
     """The last one of each name, in the order of their inputs."""
     about: dict[str, str]
     """``environment`` and ``model``, as the last record says."""
+    is_cut_off: bool
+    """Whether the last line is not whole, so that nobody reads it."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What its figures do not show, as ends of sentences about the file."""
+        runs = len({(e.result.run, e.result.environment, e.result.model) for e in self.entries})
+        mixed = (
+            f"it has results of {runs} evaluations (of other models, arguments or options), and "
+            "the last one of each rollout counts"
+        )
+        cut_off = "the last line is not whole, and is left out"
+        return [cut_off] * self.is_cut_off + [mixed] * (runs > 1)
 
 
 def give_way() -> None:
@@ -265,8 +278,7 @@ def _record(
         raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
 
 
-def is_cut_off(path: str) -> bool:
-    """Whether the last line of a file is not whole, so that nobody reads it."""
+def _is_cut_off(path: str) -> bool:
     if is_table(path):
         return False
     with _told(path), open(path, "rb") as file:
@@ -333,7 +345,8 @@ def overview(path: str, see: See | None = None) -> Overview:
         about = {"environment": result.environment, "model": result.model}
     if not found:
         raise ConfigError(f"{path} has no results")
-    return Overview([found[name] for name in sorted(found)], about)
+    cut_off = os.path.isfile(path) and _is_cut_off(path)  # a pipe is not read again
+    return Overview([found[name] for name in sorted(found)], about, cut_off)
 
 
 def chosen(

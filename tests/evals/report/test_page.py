@@ -34,7 +34,7 @@ async def shown(
     data = page_data(found, passed_from=1.0, most=most)
     if before:
         other = written(folder / "before.jsonl", before)
-        compared = compare(found.entries, overview(other).entries, shown=None)
+        compared = compare(found.overview.entries, overview(other).entries, shown=None)
         data["compared"] = compared_data(other, compared)
     page = folder / "r.html"
     write_report(str(page), found, data, most)

@@ -56,7 +56,7 @@ def test_a_page_has_the_summary_a_row_and_the_text_of_each_rollout(tmp_path: Pat
     assert columns["worker"] == ["w0-1", "w1-1", "w0-1", "w1-1"]
     assert columns["ended"][3] - columns["ended"][0] == 10
     assert columns["input"][2] == '{"q": "question 2"}'
-    assert (data["file"], data["about"], data["is_cut_off"]) == ("r.jsonl", ["birds", "m"], False)
+    assert (data["file"], data["about"], data["notes"]) == ("r.jsonl", ["birds", "m"], [])
     assert data["summary"]["mean_reward"] == 0.25
     assert data["summary"]["usage"] == {"completion tokens": 36, "prompt tokens": 90}
     assert "question 2" in json.dumps(found["d2"])
@@ -73,7 +73,7 @@ def test_page_has_the_last_record_of_each_name_and_tells_of_an_unfinished_line(t
     assert "in look" not in json.dumps(found["d0"])
     columns = found["data"]["columns"]
     assert (columns["reward"], columns["ended"][2]) == ([1.0, 0.5, 0.5], None)
-    assert found["data"]["is_cut_off"]
+    assert found["data"]["notes"] == ["the last line is not whole, and is left out"]
 
 
 def test_a_table_makes_the_page_that_its_lines_make(tmp_path: Path):

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from ...core.errors import ConfigError
 from ...pages import assemble, data_text
 from ..comparison import Comparison, as_record
-from ..files import Entry, is_cut_off, overview, records, replace_file
+from ..files import Overview, overview, records, replace_file
 from ..page import Line, body, plain_value
 from ..plain import cut_middle, plain_line
 from ..records import Name, RolloutResult, failure_line, result_from, usage_words
@@ -123,13 +123,9 @@ class Survey(NamedTuple):
     """The first reading of a file."""
 
     path: str
-    entries: list[Entry]
-    """The rollouts that count, in the order of their inputs."""
-    about: dict[str, str]
+    overview: Overview
     inputs: dict[Name, str]
     """The beginning of each input."""
-    is_cut_off: bool
-    """The last line is not whole, and nobody reads it."""
 
 
 def survey(path: str) -> Survey:
@@ -139,8 +135,7 @@ def survey(path: str) -> Survey:
     def see(result: RolloutResult, record: Mapping[str, Any]) -> None:
         inputs[result.name] = _beginning(record.get("input"))
 
-    found = overview(path, see)
-    return Survey(path, found.entries, found.about, inputs, is_cut_off(path))
+    return Survey(path, overview(path, see), inputs)
 
 
 def _beginning(value: Any) -> str:
@@ -151,21 +146,21 @@ def _beginning(value: Any) -> str:
 def page_data(found: Survey, *, passed_from: float, most: int | None) -> dict[str, Any]:
     """The plain data of a page, without the rollouts' texts."""
     tally = ResultsTally(passed_from=passed_from)
-    for entry in found.entries:
+    for entry in found.overview.entries:
         tally.add(entry.result)
     summary = tally.summary()
     summary["usage"] = {usage_words(name): n for name, n in summary["usage"].items()}
     return {
         "file": os.path.basename(found.path),
-        "about": [plain_line(each, _INPUT_CHARS) for each in found.about.values() if each],
-        "is_cut_off": found.is_cut_off, "cut": most, "summary": _plain(summary),
+        "about": [plain_line(each, _INPUT_CHARS) for each in found.overview.about.values() if each],
+        "notes": found.overview.notes, "cut": most, "summary": _plain(summary),
         "columns": _columns(found), "compared": None,
     }  # fmt: skip
 
 
 def _columns(found: Survey) -> dict[str, Sequence[Any]]:
     """The table of rollouts, column by column."""
-    results = [entry.result for entry in found.entries]
+    results = [entry.result for entry in found.overview.entries]
     return {
         "index": [one.index for one in results],
         "repeat": [one.repeat for one in results],
@@ -272,13 +267,14 @@ def _must_be_free(path: str) -> None:
 
 def _write_rollouts(file: TextIO, found: Survey, most: int | None) -> int:
     """Write the texts of all rollouts; of how many only a part."""
-    numbers = {entry.place: number for number, entry in enumerate(found.entries)}
+    entries = found.overview.entries
+    numbers = {entry.place: number for number, entry in enumerate(entries)}
     cut = 0
     for place, record, result in records(found.path):
         number = numbers.get(place)
         if number is None:
             continue  # a later one counts, or it came meanwhile
-        if result.name != found.entries[number].result.name:
+        if result.name != entries[number].result.name:
             break
         del numbers[place]
         shown = details(record, most)

@@ -27,8 +27,7 @@
     document.title = `${data.file} · report`;
     put($("title"), data.file);
     put($("about"), [...data.about, `${whole(rollouts.length)} rollouts of ${whole(summary.inputs)} inputs`].join(", "));
-    const told = [];
-    if (data.is_cut_off) told.push("The last line of the file is not whole, and is left out.");
+    const told = data.notes.map((note) => `${data.file}: ${note}.`);
     put($("alarm"), told.join("\n"), "alarm");
     $("alarm").hidden = !told.length;
     const tiles = [
