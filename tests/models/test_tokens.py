@@ -85,6 +85,12 @@ def test_tokens_without_any_log_probability_were_taken_as_if_each_had_one(logpro
         token_records([turn([1], [2, 3], logprobs)])
 
 
+def test_log_probabilities_of_two_answers_were_shifted_where_only_their_sum_was_right():
+    turns = [turn([1], [2, 3], [-0.1, -0.2, -0.3]), turn([1, 2, 3, 4], [5, 6], [-0.4])]
+    with pytest.raises(ValueError, match="2 tokens have 3 log-probabilities"):
+        token_records(turns)
+
+
 NUMBERS = st.lists(st.integers(0, 5), max_size=4)
 
 

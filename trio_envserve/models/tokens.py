@@ -65,9 +65,9 @@ def token_records(
 ) -> list[TokenRecord]:
     """The segments of a rollout whose answers, in order, are ``completions``.
 
-    Raises ``ValueError`` for an answer without token ids; how to ask for them depends on
-    the endpoint.  Raises :class:`.BrokenNumbers` for log-probabilities that are not finite; a
-    reward that is not is none.
+    Raises ``ValueError`` for an answer without token ids (how to ask for them depends on the
+    endpoint), or with another number of log-probabilities than of tokens.  Raises
+    :class:`.BrokenNumbers` for log-probabilities that are not finite; a reward that is not is none.
     """
     made = SegmentBuilder()
     for turn, completion in enumerate(completions):
@@ -105,7 +105,8 @@ class SegmentBuilder:
         """None once a turn had no ids."""
 
     def add(self, completion: Completion) -> None:
-        """Add an answer.  Raises :class:`.BrokenNumbers`."""
+        """Add an answer.  Raises :class:`.BrokenNumbers`, and ``ValueError`` for log-probabilities
+        that are not as many as its tokens."""
         found = self._segments
         prompt_ids, response_ids = completion.prompt_ids, completion.response_ids
         if found is None or prompt_ids is None or response_ids is None:
@@ -185,6 +186,8 @@ class _Segment:
         self.mask.frombytes(bytes(len(between)) + b"\1" * len(response_ids))
         self._add_spans(completion, len(response_ids))
         logprobs = completion.logprobs
+        if logprobs is not None and len(logprobs) != len(response_ids):
+            raise ValueError(f"{len(response_ids)} tokens have {len(logprobs)} log-probabilities")
         if logprobs is not None and not all(map(math.isfinite, logprobs)):
             raise BrokenNumbers("the model gave log-probabilities that are not finite")
         if self.logprobs is not None and logprobs is not None:
@@ -215,14 +218,9 @@ class _Segment:
             items += completion.per_token.get(name, [None] * sampled)
 
     def record(self, reward: float | None) -> TokenRecord:
-        response_ids = self.ids[self.prompt_size :]
-        if self.logprobs is not None and len(self.logprobs) != len(response_ids):
-            raise ValueError(
-                f"{len(response_ids)} tokens have {len(self.logprobs)} log-probabilities"
-            )
         return TokenRecord(
             prompt_ids=self.ids[: self.prompt_size],
-            response_ids=response_ids,
+            response_ids=self.ids[self.prompt_size :],
             response_mask=self.mask,
             logprobs=self.logprobs,
             reward=reward,
