@@ -553,6 +553,28 @@ async def test_an_error_is_told_again_and_run_again_only_if_that_is_asked_for(tm
     assert [row["key"] for row in listed.last["keys"]] == ["r1/1/0", "r1/1/0/again-1"]
 
 
+@pytest.mark.parametrize("output", ["r.jsonl", "r.parquet"])
+async def test_error_in_a_table_was_told_for_ever_after_it_was_told_twice(
+    tmp_path: Path, output: str
+):
+    """The table has the last result of a rollout only: one key was made for all further tries."""
+    if output.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    echo(tmp_path)
+    (tmp_path / "fails").write_text("1")
+    text = ECHO.replace("read_text():", "read_text() or str(rollout.input) == "
+                        "pathlib.Path('fails').read_text():")  # fmt: skip
+    (tmp_path / "echo.py").write_text(text)
+    ask = ("eval", "echo:Echo", "-n", "3", "--run", "r1", "--output", output, *JOURNALED)
+    for number in range(3):
+        done = await run(tmp_path, *ask, "--retry-errors")
+        assert (done.code, done.last["errors"]) == (4, 1), done.err
+        assert ran(tmp_path).count("1") == number + 1
+    (tmp_path / "fails").write_text("")
+    done = await run(tmp_path, *ask, "--retry-errors")
+    assert (done.code, done.last["errors"]) == (0, 0), done.err
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -16,7 +16,8 @@ from trio_envserve import ConfigError, KeyConflict, NoAnswer, Outcome, ServerLos
 from trio_envserve.core.errors import CallError, RolloutFailed
 from trio_envserve.evals import run as run_module
 from trio_envserve.evals.files import ResultsFile, open_results, records
-from trio_envserve.evals.records import result_of
+from trio_envserve.evals.output import Output
+from trio_envserve.evals.records import record_of, result_of
 from trio_envserve.evals.run import (
     HELD,
     MOST_NAME_BYTES,
@@ -28,6 +29,7 @@ from trio_envserve.evals.run import (
     is_told,
 )
 from trio_envserve.evals.tally import ResultsTally
+from trio_envserve.json_values import pieces
 
 
 class Env:
@@ -173,6 +175,19 @@ def test_time_that_is_left_is_known_at_any_rate(seconds: float, left_s: float):
 
 
 # -- the keys of evaluations with a name ----------------------------------------------
+
+
+def test_outcomes_of_a_rollout_are_as_many_where_only_the_last_result_is_kept(tmp_path: Path):
+    error = Outcome(error=RolloutFailed("it raised"))
+    found = [result_of(0, 0, error, run="r", again=number) for number in range(3)]
+    found.append(result_of(0, 0, Outcome(error=NoAnswer("late")), run="r", again=3))
+    for name, some in (("all", found), ("last", found[-1:]), ("told", found[:1])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes(b"".join(b"".join(pieces(record_of(one, {}, None))) for one in some))
+        output = Output(str(path), "r")
+        output.open()
+        output.close()
+        assert output.told() == {(0, 0): 1 if name == "told" else 3}
 
 
 def test_a_rollout_that_was_told_its_error_gets_another_key():

@@ -90,7 +90,10 @@ class Output:
 
     def told(self) -> Counter[Name]:
         """Number of times that the file was told an outcome of each rollout."""
-        return Counter(one.name for one in self._found.results if is_told(one))
+        found: Counter[Name] = Counter()
+        for one in self._found.results:
+            found[one.name] = max(found[one.name], one.again) + is_told(one)
+        return found
 
     def missing(
         self,

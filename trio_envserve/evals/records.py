@@ -182,6 +182,9 @@ class RolloutResult:
     """The endpoint of the model that was asked."""
     run: Text = ""
     """A digest of everything that decides what rollouts are asked."""
+    again: Whole = 0
+    """With `--run`, number of outcomes of this rollout that came before this one: errors after
+    which it was to run again."""
     rescored_from: Number = None
     """The reward before `rescore` scored the rollout anew, if it had one."""
     rescored_of: Text = ""
@@ -328,6 +331,8 @@ def record_of(result: RolloutResult, input: Any, value: Any) -> dict[str, Any]:
     for name in ("bad_reward", "rescored_from", "rescored_of"):
         if not record[name] and record[name] != 0:
             del record[name]
+    if not record["again"]:
+        del record["again"]
     return {**record, "input": input, "value": value}
 
 

@@ -17,7 +17,7 @@ started again joins what runs, and takes what there is from the server.  An erro
 too, and its key is answered with it for ever.  A rollout that is to run again after one therefore
 gets another key: ``NAME/INDEX/REPEAT/again-1``.  Its number is how often the file of results was
 told an outcome; so it stays the same until that of this key is in the file, whenever the evaluation
-is killed.
+is killed.  A result says how many were before it, since a table has the last ones only.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ class RunKeys:
 
     def __init__(self, name: str, told: Callable[[Name], int] = lambda name: 0) -> None:
         self.name = name
-        self._told = told
+        self.told = told
 
     def rollout(self, name: Name) -> str:
         """The key of a rollout."""
         index, repeat = name
-        return self._key(f"{index}/{repeat}", self._told(name))
+        return self._key(f"{index}/{repeat}", self.told(name))
 
     def group(self, index: int, repeat: int) -> str:
         """The key of a group, which counts as told once each member has been told."""
-        told = min(self._told((index, member)) for member in range(repeat))
+        told = min(self.told((index, member)) for member in range(repeat))
         return self._key(f"{index}/group", told)
 
     def _key(self, part: str, told: int) -> str:
@@ -376,7 +376,8 @@ class Evaluation:
             self._whole.cancel()
             return
         ended_s = round(time.time(), 3)
-        result = result_of(*name, outcome, ended_s=ended_s, **self._about)
+        again = 0 if self._keys is None else self._keys.told(name)
+        result = result_of(*name, outcome, ended_s=ended_s, again=again, **self._about)
         self._keep(Came(result, plan.input(name), outcome.value))
 
     def _keep(self, came: Came) -> None:
