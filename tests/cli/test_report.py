@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.cli.commands import LIMITED, forked, run
-from tests.evals.report.results import result, written
+from tests.evals.report.results import failure, result, written
 
 pytestmark = pytest.mark.real
 
@@ -82,6 +82,18 @@ async def test_results_of_two_evaluations_in_one_file_were_taken_for_those_of_on
         assert "two.jsonl: the last line is not whole, and is left out" in done.err
         assert "one.jsonl: " not in done.err
     assert note in (tmp_path / "two.html").read_text()
+
+
+async def test_inputs_that_failed_in_one_file_were_left_out_of_a_comparison_without_a_word(
+    tmp_path: Path,
+):
+    written(tmp_path / "a.jsonl", [result(n, float(n > 2)) for n in range(6)])
+    rows = [result(n, 1.0) if n > 2 else result(n, error=failure()) for n in range(5)]
+    written(tmp_path / "b.jsonl", rows)
+    done = await run(tmp_path, "compare", "a.jsonl", "b.jsonl", "--json")
+    assert (done.code, done.last["rewards"]["inputs"], done.last["unrewarded"]) == (0, 2, 3)
+    assert "3 inputs have no reward in one of the files, and are left out" in done.err
+    assert "1 inputs are only in a.jsonl, and are left out" in done.err
 
 
 async def test_list_of_results_in_a_pipe_is_shown(tmp_path: Path):

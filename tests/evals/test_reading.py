@@ -185,6 +185,7 @@ def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):
     assert found.rewards.difference.mean == 0.75
     assert (found.rewards.difference.inputs, found.rewards.better) == (2, 2)
     assert (found.other_inputs, found.only_first, found.only_second) == (1, 1, 1)
+    assert found.unrewarded == 0
     assert found.changed == [(0, 0.0, 1.0), (1, 0.0, 0.5)]
     assert found.metrics["turns"].difference.mean == 0.75
     assert found.first.inputs == 4

@@ -192,8 +192,14 @@ def compare_files(asked: Compare) -> Result:
     for file, one in zip(files, (a, b), strict=True):
         say_notes(file, one)
     found = compare(a.entries, b.entries)
-    if found.other_inputs:
-        say(f"{found.other_inputs} inputs of the same number differ, and are left out")
+    for count, what in (
+        (found.other_inputs, "inputs of the same number differ, and are left out"),
+        (found.only_first, f"inputs are only in {asked.first}, and are left out"),
+        (found.only_second, f"inputs are only in {asked.second}, and are left out"),
+        (found.unrewarded, "inputs have no reward in one of the files, and are left out"),
+    ):
+        if count:
+            say(f"{count} {what}")
     about = tuple(
         f"{file}: {', '.join(filter(None, one.about.values()))}"
         for file, one in zip(files, (a, b), strict=True)

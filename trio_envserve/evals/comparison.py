@@ -27,6 +27,8 @@ class Comparison(NamedTuple):
     """Inputs that both have under one number, but that are not the same."""
     only_first: int
     only_second: int
+    unrewarded: int
+    """Inputs that are the same in both, and have no reward in one: all failed there, say."""
     changed: list[tuple[int, float, float]]
     """Inputs that changed most: number, mean in the first, mean in the second."""
 
@@ -66,6 +68,7 @@ def compare(
         other_inputs=len(inputs_a.keys() & inputs_b.keys()) - len(same),
         only_first=len(inputs_a.keys() - inputs_b.keys()),
         only_second=len(inputs_b.keys() - inputs_a.keys()),
+        unrewarded=len(same) - len(common_a.keys() & common_b.keys()),
         changed=[one for one in changed if one[1] != one[2]][:shown],
     )  # fmt: skip
 
@@ -85,7 +88,7 @@ def as_record(found: Comparison) -> dict[str, Any]:
         "rewards": _paired(found.rewards),
         "metrics": {name: _paired(each) for name, each in found.metrics.items()},
         "other_inputs": found.other_inputs, "only_first": found.only_first,
-        "only_second": found.only_second,
+        "only_second": found.only_second, "unrewarded": found.unrewarded,
         "changed": [
             {"index": index, "first": first, "second": second}
             for index, first, second in found.changed

@@ -91,7 +91,7 @@
     if (!c) return;
     $("compared").hidden = false;
     put($("h-compared"), `Compared with ${c.file}`);
-    const left = [[c.other_inputs, "inputs of the same number differ"], [c.only_first, "inputs are only here"], [c.only_second, "inputs are only there"]]
+    const left = [[c.other_inputs, "inputs of the same number differ"], [c.only_first, "inputs are only here"], [c.only_second, "inputs are only there"], [c.unrewarded, "inputs have no reward here or there"]]
       .filter(([n]) => n).map(([n, words]) => `${whole(n)} ${words}`);
     put($("compared-said"), `The mean reward is ${figure(c.first.mean)} here, and ${figure(c.second.mean)} there. Differences are there minus here, input by input`
       + (left.length ? `; left out: ${left.join(", ")}.` : "."));
