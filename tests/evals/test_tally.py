@@ -149,6 +149,13 @@ def test_tokens_and_model_calls_are_added_where_results_have_them():
     assert found["usage"] == {"completion_tokens": 6, "prompt_tokens": 20, "retries": 2}
 
 
+def test_metrics_of_the_hundred_and_first_name_were_left_out_without_a_word():
+    found = tally_of(*(with_reward(i, 1.0, metrics={"m": 1, f"task {i}": 1}) for i in range(103)))
+    assert (len(found["metrics"]), found["metrics_left_out"]) == (100, 4)
+    assert "m" in found["metrics"]
+    assert tally_of(with_reward(0, 1.0, metrics={"m": 1}))["metrics_left_out"] == 0
+
+
 def test_means_of_tiny_rewards_and_metrics_were_0():
     found = tally_of(*(with_reward(i, i * 1e-11, metrics={"m": i * 1e-11}) for i in range(4)))
     assert found["mean_reward"] == found["metrics"]["m"]["mean"] == pytest.approx(1.5e-11)

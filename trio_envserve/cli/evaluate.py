@@ -457,6 +457,8 @@ def _say_what_stands_out(options: Eval, state: WrittenResults, summary: dict[str
             state.say_first(rollouts[0])
     left_out = summary["rewards_left_out"]
     say_left_out(left_out)
+    if summary["metrics_left_out"]:
+        say(f"{summary['metrics_left_out']} metrics are left out: there are too many names")
     if left_out["missing"] and left_out["missing"] == tally.results:
         why = state.evaluation.unrewarded or 'a result is a mapping such as {"reward": 1.0}'
         say(f"no result has a reward: {why}")

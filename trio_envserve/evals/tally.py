@@ -87,6 +87,11 @@ class ResultsTally:
                         numbers.append(number)
         return found
 
+    def _metrics_left_out(self) -> int:
+        """Number of names of metrics beyond those that are counted."""
+        names = {name for one in self.found.values() for name in one.metrics}
+        return max(0, len(names) - _METRICS)
+
     def failed(self) -> dict[tuple[str, str, str], list[RolloutResult]]:
         """The rollouts that ended in errors, by class, code and verdict, most first."""
         kinds: dict[tuple[str, str, str], list[RolloutResult]] = defaultdict(list)
@@ -131,6 +136,7 @@ class ResultsTally:
                 name: {**_spread(numbers), "histogram": bins(numbers)}
                 for name, numbers in self.metrics().items()
             },
+            "metrics_left_out": self._metrics_left_out(),
             "usage": usage_totals(found),
             "errors_by": [
                 {"class": kind, "code": code, "verdict": verdict, "count": len(rollouts),
