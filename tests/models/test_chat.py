@@ -102,6 +102,20 @@ def test_a_stream_may_be_cut_into_pieces_anywhere(data, end):
     assert [(c.id, c.name, c.arguments) for c in completion.tool_calls] == [("x", "f", "{}")]
 
 
+def test_stream_that_ends_at_any_byte_is_whole_or_asked_for_again():
+    """In its last word, which is no JSON, it was refused for good."""
+    told = b"".join(b"data: %s\n\n" % each for each in (event(content="ab"), STOP, b"[DONE]"))
+    refused = []
+    for end in range(len(told) + 1):
+        reader = StreamReader(WHERE, MOST_BYTES)
+        reader.feed(told[:end])
+        try:
+            assert reader.completion().text == "ab"
+        except ChatProblem as problem:
+            refused += [] if problem.failure.again else [told[:end]]
+    assert refused == []
+
+
 def calls_of(*given):
     choice = {"message": {"tool_calls": list(given)}, "finish_reason": "tool_calls"}
     return read_answer(json.dumps({"choices": [choice]}).encode(), WHERE).tool_calls

@@ -78,6 +78,9 @@ FORMED_THOUGHTS = (
 
 _MORE = (*FORMED_THOUGHTS, "refusal")
 
+_DONE = b"[DONE]"
+"""The last event of a stream."""
+
 MOST_TOKENS = 1 << 40
 """Far more than any model call has."""
 
@@ -204,7 +207,7 @@ class StreamReader:
         found = False
         for event in self._lines.events(data):
             found = True
-            if event.strip() == b"[DONE]":
+            if event.strip() == _DONE:
                 self._done = True
             elif not self._done:
                 self._draft.add(parsed(event), "delta")
@@ -457,7 +460,8 @@ def parsed(data: bytes, pause: Callable[[], None] | None = None) -> Mapping[str,
     try:
         body = json.loads(data, **hooks)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ValueError) and data.lstrip()[:1] in (b"", b"{"):
+        is_begun = data.lstrip()[:1] in (b"", b"{") or _DONE.startswith(data.strip())
+        if isinstance(error, ValueError) and is_begun:
             raise _cut(f"broke off its answer: {excerpt(data)}") from None
         raise ChatProblem(f"the answer is not JSON: {excerpt(data)}") from None
     if not isinstance(body, dict):
