@@ -125,6 +125,17 @@ def test_file_of_a_server_says_what_is_not_given(tmp_path: Path):
     }  # fmt: skip
 
 
+def test_arguments_given_beside_a_file_leave_its_other_arguments(tmp_path: Path):
+    """They took the place of all of them, without a word."""
+    path = tmp_path / "serve.toml"
+    path.write_text('environment = "arithmetic"\n[args]\nsize = 3\nsteps = 2\n')
+    assert completed(config=path, args={"steps": 4})["args"] == {"size": 3, "steps": 4}
+    assert completed(config=path, args={})["args"] == {"size": 3, "steps": 2}
+    for replaced in ({"environment": "other:Env"}, {"worker_command": "node worker.js"}):
+        assert "args" not in completed(config=path, **replaced)
+        assert completed(config=path, args={"a": 1}, **replaced)["args"] == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -139,6 +150,7 @@ def test_file_of_a_server_says_what_is_not_given(tmp_path: Path):
         ("journal = 3", "journal is a text, not 3"),
         ("args = 3", "args is a table, not 3"),
         ("fence_s = -1", "is a number of seconds or none, not -1"),
+        ('config = "more.toml"', "a file of options names no other file, not 'more.toml'"),
     ],
 )
 def test_file_of_a_server_that_is_wrong_opens_nothing(said: str, why: str, tmp_path: Path):

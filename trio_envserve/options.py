@@ -228,9 +228,11 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from error
 
 
-def values_of(record: Any, given: Mapping[str, Any], path: Any) -> dict[str, Any]:
+def values_of(record: Any, given: object, path: Any) -> dict[str, Any]:
     """The values of a record's fields that a file says.  Raises ConfigError with the near
     names."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path} is a table, not {given!r}")
     options = {name: each for name, each in options_of(record).items() if not each.in_program}
     values: dict[str, Any] = {}
     for name, value in given.items():

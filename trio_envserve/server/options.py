@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..core.errors import ConfigError
 from ..core.lease import FENCE_S, LeaseTerms
@@ -30,6 +30,11 @@ _OF_OTHERS = SERVE, "http", "verifiers"
 
 HOST_SLOTS = 1024
 """Slots of a host for which a router may name variables."""
+
+_BY_NAME: Final = {"args", "limits"}
+"""Tables of a file that what is given beside it replaces name by name."""
+
+_RUN: Final = "environment", "worker_command"
 
 _LIMITS = {"limits": ServerLimits, "keys": KeyLimits, "wire": WireLimits}
 
@@ -262,10 +267,17 @@ def completed(**given: Any) -> dict[str, Any]:
     path = given.pop("config", None)
     if path is not None:
         table = {name: value for name, value in read_file(path).items() if name not in _OF_OTHERS}
+        if "config" in table:
+            other = table["config"]
+            raise ConfigError(f"{path}: a file of options names no other file, not {other!r}")
         of_file = values_of(ServerOptions, table, path)
-        named, ours = of_file.get("limits"), given.get("limits")
-        if isinstance(named, Mapping) and (ours is None or isinstance(ours, Mapping)):
-            given["limits"] = {**named, **(ours or {})}
+        named = {name: of_file.get(name) for name in _RUN}
+        if any(named.values()) and named != {name: given.get(name, named[name]) for name in _RUN}:
+            of_file.pop("args", None)  # they are those of another environment
+        for name in _BY_NAME & of_file.keys():
+            ours = given.get(name)
+            if ours is None or isinstance(ours, Mapping):
+                given[name] = {**of_file[name], **(ours or {})}
         given = {**of_file, **given}
     if isinstance(given.get("limits"), Mapping):
         made = limits_by_name(given.pop("limits"), *_LIMITS.values())
