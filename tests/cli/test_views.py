@@ -16,9 +16,11 @@ from trio.testing import MockClock
 from tests.core.helpers import Pair
 from trio_envserve.cli.evaluate import Seen, progress_tables
 from trio_envserve.cli.render import rich_tables, tables_text
+from trio_envserve.cli.serve import left
 from trio_envserve.cli.status import HISTORY, Watch, slow_table, status_tables, top_tables
+from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.health import ServerStatus
-from trio_envserve.core.status import CacheStats, ServerStats
+from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats
 from trio_envserve.core.terms import Status
 from trio_envserve.evals.run import Evaluation, EvaluationPlan
 from trio_envserve.evals.tally import ResultsTally
@@ -159,6 +161,30 @@ def test_the_end_of_a_worker_a_pause_and_silence_are_shown():
     assert "paused" in tables_text(status_tables(stats(pair)))
     watch.silent = "it is gone"
     assert "silent: it is gone" in shown(watch)
+
+
+def test_journal_that_cannot_save_is_shown_with_the_reason():
+    """Only ``--json`` had it: a server whose disk was full looked well."""
+    record, watch = {**stats(Pair()), "journal": "database or disk is full"}, Watch()
+    watch.saw(record, 1.0)
+    for text in (tables_text(status_tables(record)), shown(watch)):
+        assert "database or disk is full" in text
+
+
+def test_server_that_stops_says_what_the_drain_waits_for():
+    """Outcomes that waited for the disk were no part of it: 0 of everything were waited for."""
+    closing = ClosingRecord(
+        stage=ClosingStage.DRAINING, running=1, outcomes=242, workers=1, left_s=3.2, resources=2
+    )
+    found = stats(Pair()) | {"closing": dataclasses.asdict(closing)}
+    assert "1 executions, 242 outcomes, 1 workers, 2 resources" in tables_text(status_tables(found))
+    told = left(
+        ServerStats(status=ServerStatus.STOPPING, journal="the disk is full", closing=closing)
+    )
+    assert told == (
+        "1 executions are running, 242 outcomes are not fetched or not saved yet, 2 resources are "
+        "not destroyed yet; the journal cannot save: the disk is full; 3 s more at most"
+    )
 
 
 def test_what_a_terminal_would_act_on_is_shown_as_text():

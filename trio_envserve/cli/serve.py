@@ -24,6 +24,7 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
+from ..core.status import ServerStats
 from ..doors.opening import listen, parse_bind
 from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT
@@ -307,7 +308,9 @@ async def serve_until_asked(
                         await stop.asked.wait()
                         nursery.cancel_scope.cancel()
                     running = f"{server.stats().running} executions"
-                    drained = await service.drained(running, partial(_left, server), server.drain)
+                    drained = await service.drained(
+                        running, lambda: left(server.stats()), server.drain
+                    )
             stats = server.stats().to_record()
     cache = stats["cache"]
     return service.stopped(
@@ -346,12 +349,23 @@ async def wait_ready(server: Server, *, keep_trying: bool = False) -> None:
         nursery.cancel_scope.cancel()
 
 
-def _left(server: Server) -> str:
-    stats = server.stats()
-    left = f"{stats.running} executions are running, {stats.kept} outcomes are not fetched yet"
-    if stats.closing is not None and stats.closing.stage is ClosingStage.DRAINING:
-        left += f"; {stats.closing.left_s:.0f} s more at most"
-    return left
+def left(stats: ServerStats) -> str:
+    """The work that a stopping server waits for."""
+    closing = stats.closing
+    if closing is None:
+        return f"{stats.running} executions are running"
+    parts = [
+        f"{closing.running} executions are running",
+        f"{closing.outcomes} outcomes are not fetched or not saved yet",
+    ]
+    if closing.resources:
+        parts.append(f"{closing.resources} resources are not destroyed yet")
+    text = ", ".join(parts)
+    if stats.journal:
+        text += f"; the journal cannot save: {stats.journal}"
+    if closing.stage is ClosingStage.DRAINING:
+        text += f"; {closing.left_s:.0f} s more at most"
+    return text
 
 
 def _seen(server: Server) -> ServiceState:
@@ -360,7 +374,7 @@ def _seen(server: Server) -> ServiceState:
     stopping = stats.closing is not None
     text = f"{stats.status.value}: {stats.ready} of {stats.workers} workers are ready"
     if stopping:
-        text = f"{stats.reason}: {_left(server)}"
+        text = f"{stats.reason}: {left(stats)}"
     elif stats.reason:
         text += f"; {stats.reason}"
     else:

@@ -136,7 +136,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
     server = [
         ("status", state_of(stats)),
         *_closing(stats),
-        *figures(stats, "paused", zeros=False),
+        *figures(stats, "paused", "journal", zeros=False),
         *figures(stats, "environment"),
         *pool_rows(stats),
         *figures(stats, "waiting", "running"),
@@ -173,6 +173,8 @@ def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
     if not closing:
         return []
     names = {"running": "executions", "outcomes": "outcomes", "workers": "workers"}
+    if closing["resources"]:
+        names["resources"] = "resources"
     left = ", ".join(f"{closing[key]} {name}" for key, name in names.items())
     return [("waits for", left), ("next stage", f"within {closing['left_s']:g} s")]
 
@@ -386,7 +388,7 @@ def top_tables(watch: Watch) -> list[Table]:
     completed, failed = _rate(rates["completed"]), _rate(rates["failed"])
     server = [
         ("status", f"silent: {watch.silent}" if watch.silent else state_of(stats)),
-        *figures(stats, "paused", zeros=False),
+        *figures(stats, "paused", "journal", zeros=False),
         *pool_rows(stats),
         *figures(stats, "waiting", "running", "kept"),
         ("completed", f"{completed}  {sparkline([round(100 * rate) for rate in watch.rates])}"),

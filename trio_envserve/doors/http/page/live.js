@@ -144,11 +144,12 @@
     $("token").hidden = !v.tokens;
     if (v.why) { put($("status"), "silent", "pill bad"); alarm(v.why); return; }
     view = v;
-    const well = v.status === "ready" && !v.paused;
+    const well = v.status === "ready" && !v.paused && !v.journal;
     put($("status"), v.paused ? "paused" : v.closing ? `stopping: ${v.closing}` : v.status, well ? "pill good" : "pill bad");
     put($("about"), `${v.environment} at ${v.address}, epoch ${v.epoch}`);
     document.title = `${v.paused ? "paused" : v.status} · ${v.running} run · ${v.environment}`;
-    alarm(v.paused ? `Nothing is dispatched: ${v.paused}` : v.reason);
+    const full = v.journal && `The journal cannot save: ${v.journal}`;
+    alarm(v.paused ? `Nothing is dispatched: ${v.paused}` : full || v.reason);
     showBounds(v); draw(v); showSlow(v); showTables(v); showFailures(v);
     if ($("one").open) fields();
   }
