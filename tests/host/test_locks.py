@@ -334,6 +334,20 @@ def test_a_runtime_directory_of_somebody_else_is_replaced_by_a_temporary_one(mon
         assert found.is_dir()
 
 
+def test_runtime_directory_where_nothing_can_be_written_is_refused_with_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """In a container whose file system is read-only the server ended with a traceback."""
+
+    def none_usable() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(missing(tmp_path)))
+    monkeypatch.setattr(tempfile, "gettempdir", none_usable)
+    with pytest.raises(ServerStartError, match=r"No usable temporary.*set XDG_RUNTIME_DIR"):
+        runtime_directory()
+
+
 def test_servers_of_all_versions_have_the_same_files_in_the_users_own_directory(
     monkeypatch, tmp_path
 ):

@@ -50,13 +50,16 @@ _FOLDER_ADVICE = (
 def runtime_directory() -> Path:
     """The directory for lock files, which belongs to this user; made if it does not exist."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.access(base, os.W_OK | os.X_OK):  # batch systems and su pass on another's
-        base = tempfile.gettempdir()
-    directory = Path(base) / f"trio_envserve-{os.getuid()}"
     try:
+        if not os.access(base, os.W_OK | os.X_OK):  # batch systems and su pass on another's
+            base = tempfile.gettempdir()
+        directory = Path(base) / f"trio_envserve-{os.getuid()}"
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise ServerStartError(f"no directory for lock files: {error}") from error
+        raise ServerStartError(
+            f"no directory for lock files: {error}; set XDG_RUNTIME_DIR or TMPDIR to one that "
+            "this user can write"
+        ) from error
     found = directory.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ServerStartError(
