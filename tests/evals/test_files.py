@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 from trio_envserve import ConfigError, Outcome
 from trio_envserve.evals import files
 from trio_envserve.evals.files import (
+    NotWritten,
     last_records,
     line_of,
     open_results,
     records,
+    replace_file,
     take_up,
     write_table,
 )
@@ -127,3 +131,17 @@ def test_a_table_has_what_the_lines_have_and_arrays_by_their_bytes(tmp_path: Pat
         assert (other["error"], other["ended_s"]) == (one["error"], one["ended_s"])
     (parts, _) = parquet.read_table(path)["parts"].to_pylist()
     assert parts == [numpy.arange(4, dtype="int32").tobytes(), bytes(8)]
+
+
+def test_file_that_cannot_be_written_is_told_where_nothing_can_be_removed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On a file system that is read-only the removal of what is not there raised, in the place of
+    the error."""
+
+    def is_read_only(path: Any, **_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", is_read_only)
+    with pytest.raises(NotWritten, match=r"report\.html: Read-only file system"):
+        replace_file(str(tmp_path / "report.html"), is_read_only)

@@ -243,7 +243,8 @@ def replace_file(path: str, write: Callable[[str], None]) -> None:
             write(beside)
             os.replace(beside, path)
     finally:
-        Path(beside).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that is read-only: the error says so
+            Path(beside).unlink(missing_ok=True)
 
 
 # -- reading ---------------------------------------------------------------------
