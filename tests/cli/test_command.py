@@ -19,6 +19,7 @@ from tests.cli.commands import (
     ROOT,
     Running,
     check_nothing_left,
+    command,
     forked,
     lines,
     run,
@@ -363,6 +364,17 @@ async def test_output_that_a_full_disk_does_not_take_was_a_traceback(tmp_path: P
         done = await running.wait()
     assert (done.code, done.err.endswith(FULL)) == (5, True), done.err
     assert ("done, " in done.err) is ("arithmetic" in words)
+    done.check_no_traceback()
+
+
+async def test_output_in_an_encoding_without_its_characters_is_printed_all_the_same(tmp_path: Path):
+    """The results of an evaluation were lost in a traceback, for the bars beside them."""
+    words = ("eval", "arithmetic", "-n", "2", "--workers", "0")
+    async with command(tmp_path, *words, PYTHONIOENCODING="ascii") as running:
+        done = await running.wait()
+    assert done.code == 0, done.err
+    assert "mean reward" in done.out
+    assert "\\u2588" in done.out
     done.check_no_traceback()
 
 

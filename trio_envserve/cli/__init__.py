@@ -13,6 +13,7 @@ extra ``cli``, and says so if it is missing.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     interrupts = Interrupts(as_json="--log-json" in given)
     interrupts.install()
+    if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
     try:
         import rich  # noqa: F401  # the verbs need it; its absence is reported here
 
