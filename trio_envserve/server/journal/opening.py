@@ -136,8 +136,8 @@ def damaged(folder: Path, problems: list[str]) -> str:
     """The message about a journal that is not whole."""
     return (
         f"the journal {folder} is damaged: {told(problems)}. Put back what is missing, if you "
-        f"can; or keep what can be proven, and be told what cannot: trio-envserve journal "
-        f"{folder} check --repair"
+        f"can; or keep what can be proven, and be told what cannot: trio-envserve journal check "
+        f"{folder} --repair"
     )
 
 
