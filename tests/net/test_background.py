@@ -8,7 +8,7 @@ import threading
 import pytest
 import trio
 
-from trio_envserve import open_client, open_server
+from trio_envserve import open_client, open_client_asyncio, open_server
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.background import open_background
 
@@ -87,6 +87,17 @@ def test_asyncio_is_told_what_to_use():
         asyncio.run(opens_a_client())
     with pytest.raises(RuntimeError, match="open_server needs trio, and asyncio runs here"):
         asyncio.run(opens_a_server())
+
+
+async def test_trio_is_told_what_to_use():
+    """It raised "unrecognized yield message", and left a thread."""
+    before = threading.active_count()
+    with pytest.raises(
+        RuntimeError, match="needs asyncio, which does not run here: use open_client"
+    ):
+        async with open_client_asyncio("tcp://127.0.0.1:1"):
+            pass
+    assert threading.active_count() == before
 
 
 def test_plain_code_is_told_what_to_use():

@@ -294,6 +294,13 @@ async def open_client_asyncio(
     process that is forked from this one must open a client of its own.  Raises as
     :func:`open_client` does.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        text = (
+            "open_client_asyncio needs asyncio, which does not run here: use open_client with trio"
+        )
+        raise RuntimeError(f"{text}, or PlainClient") from None
     thread = ClientThread(
         lambda: open_client(
             address, name=name, limits=limits, wire=wire, transport=transport, arrays=arrays,
