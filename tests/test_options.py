@@ -144,7 +144,11 @@ def test_arguments_given_beside_a_file_leave_its_other_arguments(tmp_path: Path)
         ("[limits]\nretenton_s = 60", r"no limit 'retenton_s'; did you mean 'retention_s'"),
         ("[limits]\nxyz = 60", r"no limit 'xyz' (known: account_resources, "),
         ("[limits]\nwaiters = 1.5", "waiters is a whole number"),
-        ('curve = "nowhere"', "nowhere/server.key: No such file"),
+        (
+            'curve = "nowhere"',
+            "nowhere/server.key: No such file or directory; `trio-envserve "
+            "curve new nowhere NAME` makes it",
+        ),
         ("limits = 3", "limits is a table, not 3"),
         ("worker_environ = 3", "worker_environ is a list, not 3"),
         ("journal = 3", "journal is a text, not 3"),

@@ -110,6 +110,11 @@ class ServerCurve:
             folder: Its path.
         """
         place = Path(folder)
+        if not os.path.lexists(place / SERVER_FILE):
+            raise ConfigError(
+                f"{place / SERVER_FILE}: No such file or directory; `trio-envserve curve new "
+                f"{place} NAME` makes it"
+            )
         read = read_secret_file(place / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))
         clients, faults = read_clients(place / CLIENTS)
