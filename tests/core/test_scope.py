@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import deque
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from trio_envserve.core import scope
 from trio_envserve.core.account import Account
@@ -23,14 +12,13 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.executions import Execution
 from trio_envserve.core.executions import Worker as Process
 from trio_envserve.core.gate import Budget, Gate
-from trio_envserve.core.journal import Closed, Journal, Record, remains_of
+from trio_envserve.core.journal import Closed, Journal, remains_of
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.messages import (
     Clean,
     ResourceAnswer,
     ResourceIntended,
     ResourceStated,
-    RouterChanged,
 )
 from trio_envserve.core.scope import OpenResources, Resources, ResourceState, ToHolder
 
@@ -474,306 +462,13 @@ def test_g10_answers_about_many_resources_take_steps_of_one_each():
     assert (len(known.open), Counted.steps) == (0, 0)
 
 
-# -- against a model ----------------------------------------------------------------------
-
-Message: TypeAlias = "ResourceIntended | ResourceStated | ResourceAnswer | Clean | RouterChanged"
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class Thing:
-    """A resource as its provider has it: the model."""
-
-    name: str
-    exists: bool = False
-    destroying: set[bytes] = dataclasses.field(default_factory=set)
-    """Lives of workers in which a destroy runs."""
-    over: bool = False
-    """Whether a success was answered by a router: written down."""
-    owner: tuple[bytes, int] | None = None
-    """Life and execution that may use it."""
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class Worker:
-    """A worker with its code, and its two links."""
-
-    life: bytes
-    process: Process
-    known: OpenResources = dataclasses.field(default_factory=OpenResources)
-    up: deque[Message] = dataclasses.field(default_factory=deque)
-    down: deque[Message] = dataclasses.field(default_factory=deque)
-    code: dict[int, tuple[int, Thing | None, str]] = dataclasses.field(default_factory=dict)
-    """By resource: its execution, the thing, and what its code does."""
-    jobs: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Cleanings that run, with their numbers."""
-
-
-class System(RuleBasedStateMachine):
-    """A router, its journal, and workers that die, and outlive routers."""
-
-    @initialize(journal=st.booleans())
-    def begin(self, journal: bool) -> None:
-        self.is_journaled, self.now_s, self.epochs = journal, 0.0, 0
-        self.things: dict[str, Thing] = {}
-        self.workers: list[Worker] = []
-        self.disk: list[Record] = []
-        self.places = iter(range(10**6))
-        self.lives = iter(range(1, 256))
-        self.unreliable = True
-        self.dead: list[bytes] = []
-        self.open_router(())
-        for _ in range(2):
-            self.start_worker()
-
-    def open_router(self, left: Any) -> None:
-        self.journal = Journal(on=self.is_journaled)
-        self.epochs += 1
-        self.by_process: dict[Process, Worker] = {}
-        self.gate: Gate[ToHolder] = Gate(self.journal, KeyLimits(), Budget())
-        self.router = Resources(
-            bytes([self.epochs]) * 16, ServerLimits(), self.journal, self.gate, self.tell,
-            lambda line: None,
-        )  # fmt: skip
-        self.router.restore(left, self.now_s)
-
-    def start_worker(self) -> None:
-        made = process(next(self.lives))
-        worker = Worker(made.incarnation, made)
-        self.workers.append(worker)
-        self.by_process[worker.process] = worker
-
-    def tell(self, process: Any, message: Message) -> None:
-        worker = self.by_process.get(process)
-        if worker is None:
-            return
-        if isinstance(message, ResourceAnswer) and message.state == GONE:
-            thing = self.things.get(message.name)
-            if thing is not None:
-                thing.over |= not thing.exists
-        worker.down.append(message)
-
-    # -- what happens -------------------------------------------------------------------
-
-    def some(self, data: st.DataObject) -> Worker:
-        return data.draw(st.sampled_from(self.workers))
-
-    @rule(data=st.data())
-    def execution_wants_a_resource(self, data: st.DataObject) -> None:
-        worker, place = self.some(data), next(self.places)
-        live = worker.process.live
-        if not live or data.draw(st.booleans()):
-            execution_on(worker.process, Account(id=b"a" * 16, name=""))
-        execution = data.draw(st.sampled_from(sorted(live)))
-        intent = ResourceIntended(execution, place, "sandbox", "m:f")
-        worker.known.intend(intent)
-        worker.code[place] = execution, None, "wants"
-        worker.up.append(intent)
-
-    @precondition(lambda self: any(each.code for each in self.workers))
-    @rule(data=st.data(), works=st.booleans())
-    def code_goes_on(self, data: st.DataObject, works: bool) -> None:
-        worker = data.draw(st.sampled_from([each for each in self.workers if each.code]))
-        place = data.draw(st.sampled_from(sorted(worker.code)))
-        execution, thing, doing = worker.code[place]
-        if thing is None:
-            return
-        if doing == "creates":
-            thing.exists = works  # else it has failed, or was cancelled
-            if works:
-                self.says(worker, place, CREATED)
-            worker.code[place] = execution, thing, "has"
-        elif doing == "has":
-            self.destroys(thing, worker)
-            worker.code[place] = execution, thing, "destroys"
-        elif doing == "destroys":
-            thing.destroying.remove(worker.life)
-            thing.owner = None
-            if works:
-                thing.exists = False
-            self.says(worker, place, GONE if works else LEFT)
-            worker.code[place] = execution, thing, "is over"
-
-    def says(self, worker: Worker, place: int, state: ResourceState) -> None:
-        said = worker.known.state(place, state, b"h", "")
-        assert said is not None
-        worker.up.append(said)
-
-    def destroys(self, thing: Thing, worker: Worker) -> None:
-        assert not thing.over, "destroyed after its success was written down"
-        assert not thing.destroying, "destroyed twice at once"
-        thing.destroying.add(worker.life)
-
-    @precondition(lambda self: any(each.jobs for each in self.workers))
-    @rule(data=st.data(), works=st.booleans())
-    def cleaning_ends(self, data: st.DataObject, works: bool) -> None:
-        worker = data.draw(st.sampled_from([each for each in self.workers if each.jobs]))
-        name = data.draw(st.sampled_from(sorted(worker.jobs)))
-        thing, turn = self.things[name], worker.jobs.pop(name)
-        thing.destroying.remove(worker.life)
-        thing.exists &= not works
-        result = ResourceStated(name, GONE if works else LEFT, b"", "", turn)
-        worker.up.append(worker.known.cleaned(result))
-
-    @rule(data=st.data(), upwards=st.booleans())
-    def message_passes(self, data: st.DataObject, upwards: bool) -> None:
-        worker = self.some(data)
-        link = worker.up if upwards else worker.down
-        if link:
-            self.pass_on(worker, link.popleft())
-
-    def pass_on(self, worker: Worker, message: Message) -> None:
-        match message:
-            case ResourceIntended():
-                execution = worker.process.live.get(message.number)
-                self.router.intend(worker.process, execution, message, self.now_s)
-            case ResourceStated():
-                self.router.stated(worker.process, message, self.now_s)
-            case Clean():
-                if worker.known.clean(message):
-                    thing = self.things.setdefault(message.name, Thing(message.name))
-                    assert thing.owner is None, "destroyed while its execution lives"
-                    self.destroys(thing, worker)
-                    worker.jobs[message.name] = message.turn
-            case RouterChanged():
-                worker.up += worker.known.again()
-            case ResourceAnswer():
-                self.answered(worker, message)
-
-    def answered(self, worker: Worker, message: ResourceAnswer) -> None:
-        news = worker.known.answered(message)
-        if news is None or worker.code.get(news.resource, (0, 0, ""))[2] != "wants":
-            return
-        execution = worker.code[news.resource][0]
-        if news.refused:
-            del worker.code[news.resource]
-            return
-        assert news.name not in self.things, "a name was given twice"
-        thing = self.things[news.name] = Thing(news.name, owner=(worker.life, execution))
-        worker.code[news.resource] = execution, thing, "creates"
-
-    @precondition(lambda self: any(each.process.live for each in self.workers))
-    @rule(data=st.data())
-    def execution_ends(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([w for w in self.workers if w.process.live]))
-        number = data.draw(st.sampled_from(sorted(worker.process.live)))
-        mine = [place for place, each in worker.code.items() if each[0] == number]
-        if worker.known.waits(number) or any(worker.code[p][2] != "is over" for p in mine):
-            return
-        for place in mine:
-            del worker.code[place]
-        worker.known.end_of(number)
-        self.router.end(worker.process.live.pop(number), self.now_s)
-
-    @precondition(lambda self: self.unreliable)
-    @rule(data=st.data())
-    def worker_dies(self, data: st.DataObject) -> None:
-        worker = self.some(data)
-        self.die(worker)
-        for execution in worker.process.live.values():
-            self.router.end(execution, self.now_s)
-        self.router.lost(worker.process, self.now_s)
-        if len(self.workers) < 2:
-            self.start_worker()
-
-    def die(self, worker: Worker) -> None:
-        self.workers.remove(worker)
-        self.by_process.pop(worker.process, None)
-        for thing in self.things.values():
-            thing.destroying.discard(worker.life)
-            if thing.owner is not None and thing.owner[0] == worker.life:
-                thing.owner = None
-
-    @rule(seconds=st.sampled_from((0.5, 6.0, 45.0)))
-    def time_passes(self, seconds: float) -> None:
-        self.now_s += seconds
-        list(self.router.overdue(self.now_s))
-        self.router.give(self.now_s, [each.process for each in self.workers])
-
-    @rule(part=st.floats(0, 1))
-    def journal_saves(self, part: float) -> None:
-        self.disk += self.journal.take()
-        safe = self.journal.safe
-        self.journal.saved(safe + round(part * (self.journal.appended - safe)))
-        give_due(self.gate, self.router)
-
-    @precondition(lambda self: self.unreliable and self.is_journaled)
-    @rule(data=st.data(), lives_on=st.booleans())
-    def router_restarts(self, data: st.DataObject, lives_on: bool) -> None:
-        """A prefix of the records is found: all that is safe, and perhaps more."""
-        before = len(self.disk) + len(self.journal.unsaved) - self.journal.appended
-        self.disk += self.journal.take()
-        kept = data.draw(st.integers(before + self.journal.safe, len(self.disk)))
-        del self.disk[kept:]
-        workers = list(self.workers) if lives_on else []
-        for worker in [each for each in self.workers if each not in workers]:
-            self.die(worker)
-        self.open_router(remains_of(self.disk).resources.values())
-        for worker in workers:
-            worker.up.clear()
-            worker.down.clear()
-            old = worker.process
-            worker.process = process(worker.life[0])
-            worker.process.live, worker.process.next_number = dict(old.live), old.next_number
-            for execution in worker.process.live.values():
-                execution.claims = None
-            self.by_process[worker.process] = worker
-            worker.down.append(RouterChanged(bytes(16)))
-            self.router.take_back(worker.process, self.now_s)
-        self.router.earlier_dead(self.now_s)
-        while len(self.workers) < 2:
-            self.start_worker()
-
-    # -- what holds -----------------------------------------------------------------------
-
-    @invariant()
-    def counts_hold(self) -> None:
-        held = self.router.all.values()
-        assert sum(self.router.of.values()) == len(held)
-        for each in held:
-            places = [
-                each in self.router.waiting,
-                each in self.router.stuck,
-                each.incarnation != b"",
-            ]
-            assert sum(places) == 1, each
-            if each.holder is not None:
-                assert (each.is_cleaned) != (each.holder.resources.get(each.place) is each)
-
-    def teardown(self) -> None:
-        """Nothing fails any more: then nothing is left, but for what is stuck."""
-        if not hasattr(self, "workers"):
-            return
-        self.unreliable = False
-        for _ in range(60):
-            self.disk += self.journal.take()
-            self.journal.saved(self.journal.appended)
-            give_due(self.gate, self.router)
-            for worker in self.workers:
-                for link in (worker.up, worker.down):
-                    while link:
-                        self.pass_on(worker, link.popleft())
-                self.finish(worker)
-            self.time_passes(6.0)
-        stuck = {each.name for each in self.router.stuck}
-        assert set(self.router.all) == stuck
-        assert {name for name, each in self.things.items() if each.exists} <= stuck
-
-    def finish(self, worker: Worker) -> None:
-        for place, (execution, thing, doing) in list(worker.code.items()):
-            if thing is not None and doing != "is over":
-                if doing != "destroys":
-                    self.destroys(thing, worker)
-                thing.destroying.discard(worker.life)
-                thing.exists, thing.owner = False, None
-                self.says(worker, place, GONE)
-                worker.code[place] = execution, thing, "is over"
-        for name, turn in list(worker.jobs.items()):
-            del worker.jobs[name]
-            self.things[name].destroying.discard(worker.life)
-            self.things[name].exists = False
-            result = ResourceStated(name, GONE, b"", "", turn)
-            worker.up.append(worker.known.cleaned(result))
-
-
-def test_resources_are_destroyed_once_and_none_is_left():
-    run_state_machine_as_test(System)
+def test_outcome_waits_for_each_resource_of_its_execution():
+    known = OpenResources()
+    for place in (3, 4):
+        known.intend(ResourceIntended(0, place, "k", "d"))
+        known.answered(ResourceAnswer(f"n{place}", INTENDED, "", place))
+        known.state(place, GONE, b"", "")
+    for place in (3, 4):
+        assert known.waits(0)
+        known.answered(ResourceAnswer(f"n{place}", GONE, ""))
+    assert not known.waits(0)
