@@ -23,7 +23,7 @@ MIRRORED = ("core", "host", "server", "worker")
 
 @pytest.mark.parametrize("folder", MIRRORED)
 def test_each_file_is_named_after_the_module_that_it_tests(folder: str) -> None:
-    """Its theme may follow: ``test_work_machine.py`` is about ``work.py``."""
+    """Its theme may follow: ``test_work_saves.py`` is about ``work.py``."""
     modules = {path.stem for path in (PACKAGE / folder).glob("*.py")}
     for path in (TESTS / folder).glob("test_*.py"):
         words = path.stem.split("_")[1:]

@@ -468,6 +468,11 @@ def test_g2_it_is_issued_again_only_by_proof_and_consent(proven: bool, rerun: bo
         assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
 
 
+@pytest.mark.parametrize(("rerun", "earlier"), [(False, 1), (True, 4)])
+def test_key_that_may_not_be_issued_again_is_unknown(rerun: bool, earlier: int):
+    assert Bench().ask(1, name=NAME, rerun=rerun, earlier=earlier) == [(1, 0, "unknown-key")]
+
+
 def test_it_is_issued_again_once_a_worker_has_said_what_it_consents_to():
     pair = Keyed.asked(rerun=True)
     pair.auto_hello = False
