@@ -368,6 +368,33 @@ def test_g13_statement_about_what_is_gone_is_answered_when_that_is_safe():
     assert [told for _, told in machine.told] == 2 * [ResourceAnswer(name, GONE, "")]
 
 
+def test_g13_statement_of_another_than_the_holder_changes_nothing():
+    machine = Machine()
+    name = machine.intend(machine.runs()).name
+    machine.states(name, GONE, 1)
+    assert name in machine.resources.all
+    machine.states(name, LEFT)
+    machine.gives()
+    holder = next(n for n, each in enumerate(machine.workers) if each.cleanings)
+    machine.states(name, GONE, holder)
+    assert name in machine.resources.all, "that was no statement about its cleaning"
+
+
+def test_g13_next_router_has_what_was_left_as_nobodys_and_sends_a_cleaning_again():
+    machine = Machine(journal=True)
+    name = machine.intend(machine.runs()).name
+    machine.states(name, LEFT)
+    records = machine.journal.take()
+    (left,) = remains_of(records).resources.values()
+    assert left.incarnation == b""
+    (clean,) = machine.gives(0.0, 0)
+    other = Machine(journal=True)
+    left_now = remains_of([*records, *machine.journal.take()]).resources
+    other.resources.restore(left_now.values(), 0.0)
+    other.resources.take_back(other.workers[0], 0.0)
+    assert other.told == [(other.workers[0], clean)]
+
+
 def test_execution_that_ended_by_report_gives_on_what_the_journal_has_of_it():
     machine = Machine(journal=True)
     name = machine.intend(machine.runs()).name
@@ -415,6 +442,10 @@ def test_worker_ignores_answers_that_are_no_news():
     known.answered(ResourceAnswer("n", INTENDED, "", 3))
     known.state(3, CREATED, b"h", "")
     assert known.answered(ResourceAnswer("n", GONE, "")) is None
+    known.answered(ResourceAnswer("n", CREATED, ""))
+    known.state(3, LEFT, b"", "it is down")
+    known.answered(ResourceAnswer("n", LEFT, ""))
+    assert not known.open, "the router has it now"
     result = ResourceStated("n", GONE, b"", "", 2)
     known.cleaned(result)
     known.answered(ResourceAnswer("n", GONE, "", None, 1))
