@@ -168,7 +168,7 @@ async def test_a_closing_server_waited_for_ticks_before_its_idle_worker_was_over
         Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork(), limits=limits
     ) as server:
         await server.wait_ready()
-        await trio.sleep(1)
+        await trio.sleep(1.5 * limits.tick_s)  # closing begins between two regular ticks
         began_s = trio.current_time()
     assert trio.current_time() - began_s == limits.reap_settle_s
 

@@ -159,6 +159,8 @@ class Server:
             return
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self._router.status()['reason']}")
 
+    # -- closing --------------------------------------------------------------
+
     async def drain(self, drain_s: float | None = None) -> bool:
         """Accept no new requests, and wait until no execution is left and every present client has
         its outcomes.  False if that took longer than ``drain_s``, or the server was killed
@@ -183,6 +185,23 @@ class Server:
         which then ends soon.
         """
         self._ask_to_close(ClosingStage.KILLING)
+
+    async def _close(self) -> None:
+        """Close without a drain, and wait for the last stage, which the router ensures."""
+        self._ask_to_close(ClosingStage.CANCELLING)
+        while self._router.closing.stage is not ClosingStage.CLOSED:
+            await self._changed.park()
+        if self._hosts is not None and not self._left:
+            self._hosts.closed()
+
+    def _ask_to_close(self, stage: ClosingStage, drain_s: float | None = None) -> None:
+        """Begin to close; the next tick tells idle workers to exit."""
+        self._give(CloseAsked(_now_s(), stage, drain_s))
+        self._tick_due.set()
+
+    def _left_over(self) -> str:
+        """A text about the processes of this machine that did not end in time; empty if all did."""
+        return left_over(self._left, self._router, self._limits.reap_s, self._workers.where)
 
     # -- tasks ----------------------------------------------------------------
 
@@ -321,11 +340,6 @@ class Server:
         await trio.sleep(self._limits.reap_settle_s)
         self._tick_due.set()
 
-    def _ask_to_close(self, stage: ClosingStage, drain_s: float | None = None) -> None:
-        """Begin to close; the next tick tells idle workers to exit."""
-        self._give(CloseAsked(_now_s(), stage, drain_s))
-        self._tick_due.set()
-
     # -- effects --------------------------------------------------------------
 
     def _give(self, given: RouterInput) -> None:
@@ -416,18 +430,6 @@ class Server:
             await trio.lowlevel.checkpoint()
         await self._front.flush()
         self._give(Flushed(_now_s()))
-
-    async def _close(self) -> None:
-        """Close without a drain, and wait for the last stage, which the router ensures."""
-        self._ask_to_close(ClosingStage.CANCELLING)
-        while self._router.closing.stage is not ClosingStage.CLOSED:
-            await self._changed.park()
-        if self._hosts is not None and not self._left:
-            self._hosts.closed()
-
-    def _left_over(self) -> str:
-        """A text about the processes of this machine that did not end in time; empty if all did."""
-        return left_over(self._left, self._router, self._limits.reap_s, self._workers.where)
 
 
 def _now_s() -> float:
