@@ -222,9 +222,9 @@ class Loaded(NamedTuple):
 
     number: int
     frames: Sequence[Body]
-    """Header and payload; none if it could not be read."""
+    """Header and payload; empty if the outcome could not be read."""
     why: str
-    """Why not."""
+    """Reason why it could not be read; empty if it was."""
     now_s: float
 
 

@@ -387,8 +387,9 @@ class LoadedOutcome(NamedTuple):
 
     number: int
     frames: tuple[Body, ...] = ()
-    """None if it could not be read."""
+    """Header and payload; empty if the outcome could not be read."""
     why: str = ""
+    """Reason why it could not be read; empty if it was."""
 
 
 def read_outcomes(folder: Path, numbers: Sequence[int]) -> list[LoadedOutcome]:
