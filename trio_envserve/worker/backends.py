@@ -144,13 +144,9 @@ def _named(function: Function, name: str) -> Function:
 class _TrioBackend:
     async def call(self, call: Call, context: RunContext = _TRIO_CONTEXT) -> CodeResult:
         ended: list[CodeResult] = []
-
-        async def run() -> None:
-            ended.append(await self._in_task(call, context))
-
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
-                nursery.start_soon(run)
+                nursery.start_soon(self._in_task, call, context, ended)
         except BaseException as exc:  # noqa: ASYNC103
             # _in_task raises nothing: this is trio, where the code left a nursery open in
             # its task, or what the code started beside its task.  It is the code's failure.
@@ -162,17 +158,17 @@ class _TrioBackend:
         return ended[0]
 
     @trio.lowlevel.enable_ki_protection
-    async def _in_task(self, call: Call, context: RunContext) -> CodeResult:
+    async def _in_task(self, call: Call, context: RunContext, ended: list[CodeResult]) -> None:
         # The boundary between the environment and the worker.  The caller checks whether
         # it is cancelled.
         pid = os.getpid()
-        ended = await _named(_on_trio, request_name())(call, context)
+        result = await _named(_on_trio, request_name())(call, context)
         end_if_forked(pid)
-        _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
-        if ended.error is None and trio.lowlevel.current_task().child_nurseries:
+        _hint(result.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
+        if result.error is None and trio.lowlevel.current_task().child_nurseries:
             # trio itself says so when the task has ended, but in a group, and not before 0.31.
-            return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
-        return ended
+            result = CodeResult(error=RuntimeError("the code left a nursery open in its task"))
+        ended.append(result)
 
 
 async def _on_trio(call: Call, context: RunContext) -> CodeResult:

@@ -13,14 +13,15 @@ portions, with turns of the loop between them.  A portion has as many executions
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 import trio
 
 from .. import foreign, tracing
-from ..core.terms import Status
 from ..core.worker import BeginRun
 from ..envs.late import Late
 from ..models.waits import EndpointWaits
@@ -39,37 +40,39 @@ SHORTEST_S = 0.05
 for its model has as much time left after it as before."""
 
 
-def _working_s(asked: foreign.CodeResult) -> float | None:
-    return None if asked.error is not None else asked.value.working_s
+def _working_s(asked: foreign.CodeResult) -> float:
+    """Longest work of an execution, in seconds; infinite without a limit."""
+    limit_s = None if asked.error is not None else asked.value.working_s
+    return math.inf if limit_s is None else limit_s
 
 
-@final
-class _Working:
-    """Ends an execution that has worked for too long: the time in which its rollouts wait for the
-    endpoint of their model is none."""
+@contextmanager
+def _limited(
+    working_s: float, began_s: float, waits: EndpointWaits, nursery: trio.Nursery
+) -> Iterator[None]:
+    """End the code of the block once it has worked for too long since ``began_s``: the time in
+    which its rollouts wait for the endpoint of their model is no work.  A task in ``nursery`` looks
+    how long it was."""
+    if working_s == math.inf:
+        yield
+        return
 
-    def __init__(
-        self, working_s: float, began_s: float, scope: trio.CancelScope, waits: EndpointWaits
-    ) -> None:
-        self.working_s = working_s
-        self.began_s = began_s
-        self.waits = waits
-        self.over = trio.CancelScope(shield=True)
-        """Cancelled once the code has ended."""
-        self.passed = False
-        self._scope = scope
-
-    async def run(self) -> None:
-        """Cancel the execution when its time has passed."""
-        with self.over:
-            left_s = self.working_s
+    async def watch() -> None:
+        with over:
+            left_s = working_s
             while left_s > 0:
                 await trio.sleep(max(left_s, SHORTEST_S))
                 now_s = trio.current_time()
-                left_s = self.working_s - (now_s - self.began_s - self.waits.waited_s(now_s))
-            if not self._scope.cancel_called:
-                self.passed = True
-                self._scope.cancel()
+                left_s = working_s - (now_s - began_s - waits.waited_s(now_s))
+            code.cancel()
+
+    with trio.CancelScope() as code:
+        over = trio.CancelScope()
+        nursery.start_soon(watch)
+        try:
+            yield
+        finally:
+            over.cancel()
 
 
 @final
@@ -150,7 +153,6 @@ class ExecutionTasks:
         """Run one execution, from its dispatch to its outcome."""
         outcome: Outcome | None = None
         began_s: float | None = None
-        working: _Working | None = None
         try:
             with scope:
                 if self._parking.is_behind:
@@ -161,35 +163,24 @@ class ExecutionTasks:
                     context = self._begins(run)
                     if late is not None:
                         context.late = late
-                    if (working_s := _working_s(asked)) is not None:
-                        working = _Working(working_s, began_s, scope, context.waits)
-                        nursery.start_soon(working.run)
-                    try:
-                        with tracing.below(run.traceparent):
-                            made = await self._outcomes.run(request, asked, began_s, context)
-                    finally:
-                        if working is not None:
-                            working.over.cancel()
-                    if isinstance(made, Returned):
-                        # What is returned after the limit of work counts all the same.
-                        with trio.CancelScope(shield=working is not None and working.passed):
-                            outcome = await self._outcomes.of(made, began_s)
+                    working_s = _working_s(asked)
+                    made: Returned | Outcome | None = None
+                    with (
+                        _limited(working_s, began_s, context.waits, nursery),
+                        tracing.below(run.traceparent),
+                    ):
+                        made = await self._outcomes.run(request, asked, began_s, context)
+                    if made is None:  # it was ended by the limit
+                        waited_s = context.waits.waited_s(trio.current_time())
+                        outcome = self._outcomes.overworked(began_s, working_s, waited_s)
+                    elif isinstance(made, Returned):
+                        outcome = await self._outcomes.of(made, began_s)
                     else:
                         outcome = made
-            if working is not None and working.passed:
-                outcome = self._overworked(working, outcome)
             self._end(run, outcome, began_s)
         except BaseException:
             self._done.set()  # the nursery waits for the others, which are shielded
             raise
-
-    def _overworked(self, working: _Working, outcome: Outcome | None) -> Outcome:
-        """The outcome of an execution that has worked for too long: an error, unless its code
-        returned a value all the same."""
-        if outcome is not None and outcome[0] is Status.RESULT:
-            return outcome
-        waited_s = working.waits.waited_s(trio.current_time())
-        return self._outcomes.overworked(working.began_s, working.working_s, waited_s)
 
     def _end(self, run: BeginRun, outcome: Outcome | None, began_s: float | None) -> None:
         del self._scopes[run.number]
