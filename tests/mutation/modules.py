@@ -107,6 +107,7 @@ SHELLS = {
     ),
     "worker.runners": ("tests/worker/test_runners.py",),
     "worker.deltas": ("tests/worker/test_deltas.py",),
+    "worker.long_values": ("tests/worker/test_long_values.py",),
     "worker.outcomes": ("tests/worker/test_outcomes.py", "tests/worker/test_shell_large_values.py"),
     "worker.failures": ("tests/worker/test_failures.py",),
     "worker.execution_tasks": (

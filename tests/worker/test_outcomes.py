@@ -119,23 +119,6 @@ async def test_an_error_says_whether_it_ran(
     assert info.duration_s == 2.0
 
 
-async def test_a_large_value_that_knows_its_thread_is_encoded_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = values.encode_to_send
-
-    def encode(value: Any, **how: Any) -> Any:
-        if how.pop("at_once", False):
-            raise values.TooMuchWork
-        if how.pop("pause", None) is not None:
-            raise values.NotHere
-        return real(value, **how)
-
-    monkeypatch.setattr(values, "encode_to_send", encode)
-    status, body = await maker().of(Returned("x", of_group=False), 0.0)
-    assert (status, values.decode(bytes(body))) == (Status.RESULT, "x")
-
-
 class Lazy(Mapping[str, int]):
     """A value with code that fails."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -329,16 +328,6 @@ async def test_a_large_state_is_encoded_and_decoded_in_a_thread(monkeypatch: pyt
     saved = record([{"n": number} for number in range(20_000)], "counts")
     assert await codec.decoded(await codec.encoded(saved)) == saved
     assert all(len(each) == 2 for each in threads.values())
-
-
-async def test_a_large_state_with_code_of_its_own_is_encoded_on_the_loop():
-    class Mapped(collections.UserDict[str, Any]):
-        pass
-
-    codec = SaveCodec(WIRE, SAVE_BYTES)
-    saved = record([Mapped(n=number) for number in range(5_000)])
-    decoded = await codec.decoded(await codec.encoded(saved))
-    assert decoded["state"][-1] == {"n": 4_999}
 
 
 @pytest.mark.parametrize(

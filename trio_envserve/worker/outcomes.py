@@ -7,7 +7,7 @@ fail, and then the outcome is an error that names the step.  Cancellation is no 
 cancelled scope ends these methods, and the shell, which owns the scope, calls
 :meth:`OutcomeMaker.cancelled`.
 
-A large body is decoded in a thread, and a large value is encoded in one.
+A large body is decoded in a thread, and a large value is encoded in one (:mod:`.long_values`).
 
 A value that does not fit into a message is cut, its screenshots first: see
 :mod:`~trio_envserve.envs.cutting`.
@@ -16,7 +16,6 @@ A value that does not fit into a message is cut, its screenshots first: see
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -40,6 +39,7 @@ from .failures import (
     log,
     retry_after_of,
 )
+from .long_values import worked
 from .runners import ExecutionContext, Runner
 
 Outcome: TypeAlias = tuple[Status, SentBody]
@@ -71,7 +71,7 @@ class OutcomeMaker:
 
     async def decoded(self, body: Body) -> foreign.CodeResult:
         """The decoded request."""
-        return await self._worked(partial(foreign.call, self._request, body))
+        return await worked(self._threads, partial(foreign.call, self._request, body))
 
     async def run(
         self, request: str, asked: foreign.CodeResult, began_s: float, context: ExecutionContext
@@ -90,17 +90,8 @@ class OutcomeMaker:
 
     async def of(self, returned: Returned, began_s: float) -> Outcome:
         """The result, or an error if the value cannot be sent."""
-        return self._result(await self._worked(partial(self._fitting, *returned)), began_s)
-
-    async def _worked(self, work: Callable[..., foreign.CodeResult]) -> foreign.CodeResult:
-        """The result of decoding or encoding: at once, or in a thread if that takes long and the
-        code of the value allows it."""
-        ended = work(at_once=True)
-        if foreign.is_exception(ended.error, values.TooMuchWork):
-            ended = await self._threads.run(lambda pause: work(pause=pause))
-            if foreign.is_exception(ended.error, values.NotHere):
-                ended = work()
-        return ended
+        encoded = await worked(self._threads, partial(self._fitting, *returned))
+        return self._result(encoded, began_s)
 
     def cancelled(self, began_s: float) -> Outcome:
         """The outcome of an execution that was cancelled after its code had begun."""

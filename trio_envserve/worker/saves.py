@@ -10,13 +10,14 @@ An execution has one unanswered save at most; who saves meanwhile waits.  A call
 while it waits leaves its save under way: it may become safe all the same.  So the next attempt
 begins when that is answered.
 
-Large states are encoded and decoded in a thread, in pieces (:mod:`trio_envserve.turns`).
+Large states are encoded and decoded in a thread (:mod:`.long_values`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, final
 
 import trio
@@ -28,6 +29,7 @@ from ..core.terms import Body, SentBody, weight
 from ..core.worker import ENDED, BeginRun, too_large
 from ..envs.saves import SaveRefused
 from ..turns import Threads
+from .long_values import worked
 
 
 @final
@@ -55,31 +57,19 @@ class SaveCodec:
     async def encoded(self, record: Mapping[str, Any]) -> bytes:
         """The encoded record.  Raises ``EncodingError``, or what the state's code raises, and
         :class:`SaveRefused` for one that is too large."""
-        made = self._encode(record, at_once=True)
-        if foreign.is_exception(made.error, values.TooMuchWork):
-            made = await self._threads.run(lambda pause: self._encode(record, pause=pause))
-            if foreign.is_exception(made.error, values.NotHere):
-                made = self._encode(record)
-        encoded: SentBody = made.unwrap()
+        work = partial(foreign.call, values.encode_to_send, record, root="save", limits=self._wire)
+        encoded: SentBody = (await worked(self._threads, work)).unwrap()
         if weight(encoded) > self._save_bytes:  # before it is copied
             raise _refused(too_large(weight(encoded), self._save_bytes))
         return bytes(encoded)
 
     async def decoded(self, encoded: bytes) -> Mapping[str, Any]:
         """The record.  Raises ``DecodingError``."""
-        made = self._decode(encoded, at_once=True)
-        if foreign.is_exception(made.error, values.TooMuchWork):
-            made = await self._threads.run(lambda pause: self._decode(encoded, pause=pause))
-        record = made.unwrap()
+        work = partial(foreign.call, values.decode, encoded, root="saved", limits=self._wire)
+        record = (await worked(self._threads, work)).unwrap()
         if isinstance(record, dict):
             return record
         raise values.DecodingError("saved: it is not what a rollout saves")
-
-    def _encode(self, record: Mapping[str, Any], **how: Any) -> foreign.CodeResult:
-        return foreign.call(values.encode_to_send, record, root="save", limits=self._wire, **how)
-
-    def _decode(self, encoded: bytes, **how: Any) -> foreign.CodeResult:
-        return foreign.call(values.decode, encoded, root="saved", limits=self._wire, **how)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
