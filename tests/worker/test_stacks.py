@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import types
 from collections.abc import Awaitable, Callable, Generator
@@ -114,6 +115,13 @@ async def test_all_executions_are_described_with_the_tasks_below_them():
     ]
     assert text.count("in nested") == 3
     assert text.count("await then()") == 1
+
+
+async def test_tasks_nested_deeper_than_python_recurses_are_described():
+    """Whoever asked where such an execution stands ended the server in whose process it ran."""
+    depth = sys.getrecursionlimit() + 100
+    text = await described(depth, describe_requests)
+    assert text.count("in nested") == depth + 1
 
 
 async def test_an_execution_is_described_with_the_tasks_below_it_alone(

@@ -44,7 +44,7 @@ def describe_requests(task: trio.lowlevel.Task) -> str:
     """The stack of each execution below this task, and of the tasks that they have started."""
     texts = (
         f"{each.name} stands here:\n{_stacks(each)}"
-        for each in _below(task) if each.name.startswith(REQUEST)
+        for each in tasks_below(task) if each.name.startswith(REQUEST)
     )  # fmt: skip
     return redacted("".join(texts))
 
@@ -57,15 +57,21 @@ def request_name() -> str:
     return "" if task is None else task.name
 
 
-def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
-    for nursery in task.child_nurseries:
-        for child in nursery.child_tasks:
-            yield child
-            yield from _below(child)
+def tasks_below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    """The tasks that this one has started, each before those that it has started itself."""
+    waiting = _started_by(task)
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += _started_by(each)
+
+
+def _started_by(task: trio.lowlevel.Task) -> list[trio.lowlevel.Task]:
+    return [child for nursery in task.child_nurseries for child in nursery.child_tasks]
 
 
 def _stacks(task: trio.lowlevel.Task) -> str:
-    tasks = (task, *_below(task))
+    tasks = (task, *tasks_below(task))
     return "".join(_shown(each.iter_await_frames()) for each in tasks)
 
 
@@ -93,7 +99,7 @@ def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | 
     parts: list[str] = []
     if loop_thread is not None:
         parts.append("the event loop is late, and stands here:\n" + _frames(loop_thread))
-    for task in _below(root):
+    for task in tasks_below(root):
         if task.name == name:
             parts.append("tasks of trio:\n" + _tree(task))
     parts += [f"thread:\n{stack}" for stack in _of_threads(name)]
@@ -121,8 +127,7 @@ def _tree(task: trio.lowlevel.Task) -> str:
         text = f"{each.name}\n{_shown(each.iter_await_frames())}"
         left -= len(text)
         lines += [f"{'  ' * min(depth, 20)}{line}\n" for line in text.splitlines()]
-        children = [child for nursery in each.child_nurseries for child in nursery.child_tasks]
-        waiting += [(child, depth + 1) for child in children]
+        waiting += [(child, depth + 1) for child in _started_by(each)]
     return "".join(lines)
 
 

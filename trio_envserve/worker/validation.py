@@ -52,6 +52,7 @@ from ..models.interface import Completion, Messages
 from ..models.registry import BUILT_IN, Models
 from .failures import EnvironmentFailure, describe_exception, described_cause
 from .runners import Runner, open_runner
+from .stacks import tasks_below
 from .tracebacks import is_ours
 
 HELD_S = 0.2
@@ -614,24 +615,16 @@ def snapshot() -> Snapshot:
 
     Threads that trio keeps for the next use are not counted.  Children and descriptors are read
     from ``/proc``, and are not known elsewhere."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
     return Snapshot(
-        Counter(task.name for task in _tasks()),
+        Counter(task.name for task in tasks_below(root)),
         Counter(
             each.name for each in threading.enumerate() if not each.name.startswith(_TRIO_THREAD)
         ),
         Counter(_children()),
         Counter(_descriptors()),
     )
-
-
-def _tasks() -> Iterator[trio.lowlevel.Task]:
-    root = trio.lowlevel.current_root_task()
-    stack = [root] if root is not None else []
-    while stack:
-        task = stack.pop()
-        yield task
-        for nursery in task.child_nurseries:
-            stack.extend(nursery.child_tasks)
 
 
 def _children() -> Iterator[str]:
