@@ -155,8 +155,7 @@ class ExecutionTasks:
         began_s: float | None = None
         try:
             with scope:
-                if self._parking.is_behind:
-                    await self._parking.wait_for_room()
+                await self._parking.wait_for_room()
                 asked = await self._outcomes.decoded(run.body)
                 if not scope.cancel_called:
                     began_s = trio.current_time()

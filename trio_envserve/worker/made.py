@@ -142,8 +142,7 @@ class AttemptMade:
             process.end()
 
     async def close(self) -> None:
-        """End all processes, and remove the folder."""
-        self.end()
+        """Wait for the end of all processes, and remove the folder; after :meth:`end`."""
         for process in list(self._processes):
             await self._close_process(process)
         if self._folder is not None:

@@ -63,7 +63,7 @@ class Parking:
         return self._waiting_bytes > self._most_bytes
 
     async def wait_for_room(self) -> None:
-        """Sleep while the thread is behind."""
+        """Sleep while the thread is behind; no checkpoint if it is not."""
         while self.is_behind:
             await self._lot.park()
 
