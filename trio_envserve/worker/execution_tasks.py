@@ -157,25 +157,25 @@ class ExecutionTasks:
             with scope:
                 await self._parking.wait_for_room()
                 asked = await self._outcomes.decoded(run.body)
-                if not scope.cancel_called:
-                    began_s = trio.current_time()
-                    context = self._begins(run)
-                    if late is not None:
-                        context.late = late
-                    working_s = _working_s(asked)
-                    made: Returned | Outcome | None = None
-                    with (
-                        _limited(working_s, began_s, context.waits, nursery),
-                        tracing.below(run.traceparent),
-                    ):
-                        made = await self._outcomes.run(request, asked, began_s, context)
-                    if made is None:  # it was ended by the limit
-                        waited_s = context.waits.waited_s(trio.current_time())
-                        outcome = self._outcomes.overworked(began_s, working_s, waited_s)
-                    elif isinstance(made, Returned):
-                        outcome = await self._outcomes.of(made, began_s)
-                    else:
-                        outcome = made
+                await trio.lowlevel.checkpoint_if_cancelled()
+                began_s = trio.current_time()
+                context = self._begins(run)
+                if late is not None:
+                    context.late = late
+                working_s = _working_s(asked)
+                made: Returned | Outcome | None = None
+                with (
+                    _limited(working_s, began_s, context.waits, nursery),
+                    tracing.below(run.traceparent),
+                ):
+                    made = await self._outcomes.run(request, asked, began_s, context)
+                if made is None:  # it was ended by the limit
+                    waited_s = context.waits.waited_s(trio.current_time())
+                    outcome = self._outcomes.overworked(began_s, working_s, waited_s)
+                elif isinstance(made, Returned):
+                    outcome = await self._outcomes.of(made, began_s)
+                else:
+                    outcome = made
             self._end(run, outcome, began_s)
         except BaseException:
             self._done.set()  # the nursery waits for the others, which are shielded
