@@ -308,7 +308,7 @@ def shared_state() -> dict[str, object]:
         "handler": signal.getsignal(signal.SIGALRM),
         "timers": (signal.getitimer(signal.ITIMER_REAL), signal.getitimer(signal.ITIMER_PROF)),
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "limits": [*map(resource.getrlimit, (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))],
         "umask": os.umask(0o22),
         "recursion": sys.getrecursionlimit(),
     }
@@ -340,7 +340,11 @@ def guard_against_code() -> int:
     return pid
 
 
-def lower_a_limit_for_good() -> int:
+def lower_memory_for_good() -> int:
+    return lower_a_limit_for_good(resource.RLIMIT_AS, 1 << 40)
+
+
+def lower_a_limit_for_good(limit: int = resource.RLIMIT_CORE, most: int = 0) -> int:
     """As harnesses do that run code of a model, for a user who is not root."""
     if sys.platform == "linux":
         libc, head = ctypes.CDLL(None), struct.pack("Ii", 0x20080522, 0)
@@ -349,7 +353,7 @@ def lower_a_limit_for_good() -> int:
         rights = [each & ~(1 << 24) for each in struct.unpack("3I12x", held.raw)]
         # Without CAP_SYS_RESOURCE.
         assert libc.capset(head, struct.pack("3I12x", *rights)) == 0
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+    resource.setrlimit(limit, (most, most))
     return os.getpid()
 
 

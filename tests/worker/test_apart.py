@@ -406,7 +406,8 @@ async def test_state_that_a_call_has_changed_is_as_before_in_the_next(tmp_path: 
     folder.mkdir()
     async with open_apart() as pool:
         before = await called(pool, scorers.shared_state)
-        assert await called(pool, scorers.change_shared_state, str(folder)) == before["pid"]
+        changes = scorers.change_shared_state, str(folder)
+        assert await called(pool, *changes, memory_bytes=1 << 30) == before["pid"]
         assert await called(pool, scorers.shared_state) == before
         assert await called(pool, scorers.handle_a_signal_by_an_equal) == before["pid"]
         assert await called(pool, scorers.shared_state) == before
@@ -419,7 +420,8 @@ async def test_process_in_which_a_call_has_taken_something_away_is_not_used_agai
         for function in (
             scorers.guard_against_code, scorers.remove_a_builtin, scorers.forbid_a_module,
             scorers.handle_all_signals, scorers.close_standard_output,
-            scorers.lower_a_limit_for_good, scorers.replace_by_equals,
+            scorers.lower_a_limit_for_good, scorers.lower_memory_for_good,
+            scorers.replace_by_equals,
         ):  # fmt: skip
             pid = await called(pool, function)
             assert await called(pool, scorers.own_pid) != pid, function

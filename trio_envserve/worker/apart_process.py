@@ -267,27 +267,27 @@ def _reply(
 ) -> Reply | str:  # fmt: skip
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        _import(module, file)
-        function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
-        if _State.shared is None or not _State.shared.has_all_modules:  # a new one is there
-            _State.shared = ProcessState()
-        _arm(written, timeout_s)
-        if memory_bytes is not None:
-            _limit(memory_bytes, before[1])
-        at = sum(spans[-1]) if spans else ARRAYS_AT
-        return (*_pickled(function(*args), written.fileno(), at, most), None, "", "")
+        try:
+            _import(module, file)
+            function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
+            if _State.shared is None or not _State.shared.has_all_modules:  # a new one is there
+                _State.shared = ProcessState()
+            _arm(written, timeout_s)
+            if memory_bytes is not None:
+                _limit(memory_bytes, before[1])
+            at = sum(spans[-1]) if spans else ARRAYS_AT
+            return (*_pickled(function(*args), written.fileno(), at, most), None, "", "")
+        finally:
+            _unlimit(before)
     except MemoryError as error:  # wherever it came, with or without a limit
-        _unlimit(before)
         _State.spoilt = True
         return _raised(error) if memory_bytes is None else OUT_OF_MEMORY
     except BaseException as error:  # whatever the function raises goes to the caller
-        _unlimit(before)
         return _raised(error)
     finally:
         if _State.shared is not None and not _State.shared.put_back():
             _State.spoilt = True
         _disarm()
-        _unlimit(before)
         try:
             sys.stdout.flush()
         except (OSError, ValueError):  # the call has closed it
@@ -390,8 +390,8 @@ def _end_children() -> None:
 
 MODULES = (builtins, os, sys, signal, time, shutil, subprocess, socket)
 """Modules whose names are compared."""
-LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
-"""Limits that are put back, as far as the system has them."""
+LIMITS = ("CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
+"""Limits that are put back, as far as the system has them; that of memory is, for itself."""
 
 _LIMITS: list[int] = [
     getattr(resource, f"RLIMIT_{name}") for name in LIMITS if hasattr(resource, f"RLIMIT_{name}")
