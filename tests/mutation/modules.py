@@ -108,7 +108,11 @@ SHELLS = {
     "worker.runners": ("tests/worker/test_runners.py",),
     "worker.deltas": ("tests/worker/test_deltas.py",),
     "worker.long_values": ("tests/worker/test_long_values.py",),
-    "worker.outcomes": ("tests/worker/test_outcomes.py", "tests/worker/test_shell_large_values.py"),
+    "worker.outcomes": (
+        "tests/worker/test_outcomes.py",
+        "tests/worker/test_shell_large_values.py",
+        "tests/test_redaction.py",
+    ),
     "worker.failures": ("tests/worker/test_failures.py",),
     "worker.execution_tasks": (
         "tests/worker/test_execution_tasks.py",

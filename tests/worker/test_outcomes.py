@@ -83,6 +83,26 @@ def test_a_small_request_is_decoded_at_once() -> None:
     assert ended.value.value == CodeResult(ASKED)
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "told"),
+    [(0.04, ""), (0.05, " (it has waited for the model's endpoint for 0.1 s besides)"),
+     (3.25, " (it has waited for the model's endpoint for 3.2 s besides)")],
+)  # fmt: skip
+async def test_overworked_execution_has_run_and_failed_and_says_for_how_long_it_waited(
+    autojump_clock: Any, waited_s: float, told: str
+) -> None:
+    await trio.sleep(3)
+    began_s = trio.current_time()
+    await trio.sleep(2)
+    info = error_of(maker().overworked(began_s, 1.5, waited_s))
+    assert (info.code, info.verdict) == ("execution-limit", Verdict.RAN_AND_FAILED)
+    assert info.message == (
+        "the 1.5 s that the call lets an execution work (its working_s) passed while it "
+        f"ran{told}; it was stopped"
+    )
+    assert info.duration_s == 2.0
+
+
 async def test_a_cancelled_execution_may_have_run_and_says_how_long(autojump_clock: Any) -> None:
     await trio.sleep(3)
     began_s = trio.current_time()
