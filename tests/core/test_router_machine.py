@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_envserve.core import messages
+from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
@@ -32,6 +33,8 @@ LIMITS = ServerLimits(
     restart_pause_s=0.1, restart_pause_max_s=0.2, max_executions=3,
 )  # fmt: skip
 CLIENTS = (b"a", b"b")
+KEY = b"key"
+"""The key for whose work both clients ask, without consent.  Its name is the input, too."""
 Id = tuple[bytes, int]
 
 
@@ -53,12 +56,18 @@ class RouterMachine(RuleBasedStateMachine):
         self.starts: dict[Id, list[bytes]] = defaultdict(list)
         self.asked: dict[Id, tuple[bool, int]] = {}
         """Consent and allowance of what was transmitted."""
+        self.generations: set[Id] = set()
+        """Those of the key that were dispatched, by their account and number."""
         self.finished: set[Id] = set()
         self.outcomes: dict[Id, tuple[Body, ...]] = {}
         self.sessions: dict[bytes, bytes] = {}
         self.probe: dict[bytes, int] = defaultdict(int)
         self.most_live = 0
         self.give(PoolOpened((), 0.0))
+        for client in CLIENTS:
+            self.hello(client)
+        for worker in sorted(self.incarnation):
+            self.make_ready(worker)
 
     def new_id(self) -> bytes:
         self.made += 1
@@ -104,7 +113,10 @@ class RouterMachine(RuleBasedStateMachine):
         if (worker, message.number) in self.runs:
             return  # a repair: what the worker has it does not run again
         id = (message.session, message.sequence)
-        consent, allowance = self.asked[id]
+        if frames[2] == KEY:
+            assert not self.generations & {*self.runs.values()}, "two of a key run (G1)"
+            self.generations.add(id)
+        consent, allowance = (False, 1) if id in self.generations else self.asked[id]
         assert id not in self.finished, "dispatched after it was finished (G7)"
         assert id not in self.outcomes, "dispatched after its outcome (G2)"
         assert id not in self.runs.values(), "dispatched while it runs (G1)"
@@ -130,41 +142,51 @@ class RouterMachine(RuleBasedStateMachine):
         sequence=st.integers(0, 7),
         limit_s=st.sampled_from((None, None, 2.0)),
     )
-    @precondition(lambda self: self.sessions)
     def request(self, client, sequence, limit_s):
         """The same sequence always has the same options: an honest client's."""
-        session = self.sessions.get(client)
-        if session is None:
-            return
+        session = self.sessions[client]
         consent, allowance = sequence % 2 == 0, 1 + sequence % 3
         self.asked[session, sequence] = (consent, allowance)
         request = messages.Request(session, sequence, b"d" * 16, consent, allowance, limit_s)
         self.say(client, request, b"body")
 
-    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(0, 7))
-    @precondition(lambda self: self.sessions)
-    def finish(self, client, sequence):
-        session = self.sessions.get(client)
-        if session is not None:
-            self.finished.add((session, sequence))
-            self.say(client, messages.Finish(session, [sequence, sequence + 1]))
+    def say_of_key(self, client: bytes, sequence: int, act: int | None) -> None:
+        session = self.sessions[client]
+        self.asked[session, sequence] = (False, 1)
+        request = messages.Request(
+            session, sequence, b"d" * 32, False, 1, None, namespace=b"n", key=KEY, act=act
+        )
+        self.say(client, request, KEY if act is None else b"")
 
-    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(0, 7))
-    @precondition(lambda self: self.sessions)
+    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(8, 11))
+    def request_by_key(self, client, sequence):
+        self.say_of_key(client, sequence, None)
+
+    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(12, 13))
+    def cancel_by_key(self, client, sequence):
+        self.say_of_key(client, sequence, KeyAct.CANCEL)
+
+    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(14, 15))
+    def forget_by_key(self, client, sequence):
+        self.say_of_key(client, sequence, KeyAct.FORGET)
+
+    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(0, 15))
+    def finish(self, client, sequence):
+        session = self.sessions[client]
+        self.finished.add((session, sequence))
+        self.say(client, messages.Finish(session, [sequence, sequence + 1]))
+
+    @rule(client=st.sampled_from(CLIENTS), sequence=st.integers(0, 15))
     def cancel(self, client, sequence):
-        session = self.sessions.get(client)
-        if session is not None:
-            self.finished.add((session, sequence))
-            self.say(client, messages.Cancel(session, sequence))
+        session = self.sessions[client]
+        self.finished.add((session, sequence))
+        self.say(client, messages.Cancel(session, sequence))
 
     @rule(client=st.sampled_from(CLIENTS), connection=st.integers(1, 3), answered=st.booleans())
-    @precondition(lambda self: self.sessions)
     def sync(self, client, connection, answered):
-        session = self.sessions.get(client)
-        if session is None:
-            return
+        session = self.sessions[client]
         self.probe[session] += answered
-        known = [n for n in range(8) if (session, n) in self.asked]
+        known = [n for n in range(16) if (session, n) in self.asked]
         pending = Ranges(n for n in known if (session, n) not in self.finished)
         end = max(known, default=-1) + 1
         for sequence in set(range(end)) - set(pending):
@@ -185,7 +207,9 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: set(self.incarnation) - self.ready)
     def worker_is_ready(self, data):
-        worker = data.draw(st.sampled_from(sorted(set(self.incarnation) - self.ready)))
+        self.make_ready(data.draw(st.sampled_from(sorted(set(self.incarnation) - self.ready))))
+
+    def make_ready(self, worker: bytes) -> None:
         self.ready.add(worker)
         self.give(Spawned(worker, 1000 + len(self.ready)))
         self.from_worker(worker, messages.WorkerHello(2, 1, "machine", False, 256))
