@@ -8,7 +8,7 @@ import pytest
 
 from trio_envserve.core.lease import DRIFT, Leases, Reception
 from trio_envserve.core.messages import WorkerHello
-from trio_envserve.lab.simulation.judges import Judges, model_of
+from trio_envserve.lab.simulation.judges import Judges
 from trio_envserve.lab.simulation.plan import (
     FaultKind,
     HostPlan,
@@ -152,7 +152,7 @@ def test_hello_behind_a_message_that_cannot_be_read_declares_nothing(
 ):
     """A host brings many messages of a worker in one; the router ends that worker at the first
     that it cannot read."""
-    model = model_of(plan_with_hosts(0))
+    model = Judges(plan_with_hosts(0)).model
     hello = WorkerHello(2, 1, "an environment", True, 4)
     model.see(Event(0.0, "begins", "server0", "", ()))
     for message in (*before, hello):

@@ -50,7 +50,7 @@ from ..core.journal import (
     StateSaved,
 )
 from ..core.key_records import KeyAct, Tag
-from ..core.limits import WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.terms import Body, RequestId, Status
 from ..retrylab.judges import Event, Judge, Violation
 
@@ -260,17 +260,11 @@ UNKNOWN: Final[Told] = ("unknown",)
 class RouterModel(Judge):
     """What a router must do about works; its methods are all that can happen to one."""
 
-    def __init__(
-        self, *, journaled: bool = False, prompt: bool = True, window: int = 1 << 30,
-        max_executions: int = 1 << 30,
-    ) -> None:  # fmt: skip
+    def __init__(self, limits: ServerLimits, *, journaled: bool, prompt: bool) -> None:
+        self.limits = limits
         self.journaled = journaled
-        self.max_executions = max_executions
-        """Most executions of one request that a router starts."""
         self.prompt = prompt
         """Whether what is due and safe is told in the same turn."""
-        self.window = window
-        """Most unfinished requests of a session, and spans of its finished ones less one."""
         self.damaged: dict[int, float] = {}
         """Generations whose outcomes could not be read, and when they were read last."""
         self.now_s = 0.0
@@ -365,7 +359,7 @@ class RouterModel(Judge):
         """A request with its input, for the first time.  ``earlier``: it is issued again, and so
         many executions may have been started; ``refused``: the code with which the router does
         not take it."""
-        again, most = earlier or 0, self.max_executions
+        again, most = earlier or 0, self.limits.max_executions
         may = earlier is None or (consent is not False and again < allowance)
         if name is None:
             if may and consent and refused == "server-lost":
@@ -490,7 +484,7 @@ class RouterModel(Judge):
 
     def _too_many(self, session: ModelSession, spans: Spans) -> bool:
         """Whether a session would have more gaps than its window, as only a hostile one has."""
-        most = self.window + 1
+        most = self.limits.window + 1
         return len(spans) > most or (
             len(session.finished) + len(spans) > most
             and len(merged(*session.finished, *spans)) > most
@@ -1145,20 +1139,6 @@ def _breaks(due: Told | None, told: Told | None) -> str:
 # -- today's router -----------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a router by which time ends something, in seconds."""
-
-    awake_step_s: float
-    lease_s: float
-    orphan_s: float
-    retention_s: float
-    command_s: float
-    max_executions: int
-    window: int
-    commands: int
-
-
 class Boundary(RouterModel):
     """The model, fed with the inputs and effects of today's router by events of these kinds, whose
     actor is the server or (*) the worker:
@@ -1172,9 +1152,10 @@ class Boundary(RouterModel):
     """
 
     def __init__(
-        self, limits: Limits, *, journaled: bool, resting: bool = False, prompt: bool = True
-    ) -> None:
-        self.limits = limits
+        self, limits: ServerLimits, keys: KeyLimits, *, journaled: bool, prompt: bool,
+        resting: bool = False,
+    ) -> None:  # fmt: skip
+        self.keys = keys
         self._resting = resting
         """Whether outcomes that a journal has left are read when they are asked for."""
         self._incarnations: dict[bytes, str] = {}
@@ -1194,12 +1175,7 @@ class Boundary(RouterModel):
         """What a server that fell has left on its disk."""
         self._safe = 0
         """How many records there are safe."""
-        super().__init__(
-            journaled=journaled,
-            prompt=prompt,
-            window=limits.window,
-            max_executions=limits.max_executions,
-        )
+        super().__init__(limits, journaled=journaled, prompt=prompt)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -1356,7 +1332,7 @@ class Boundary(RouterModel):
 
     def _sync(self, message: Any, _: Body | None) -> None:
         pending = spans_of(message.pending)
-        if sum(stop - start for start, stop in pending) <= self.window:
+        if sum(stop - start for start, stop in pending) <= self.limits.window:
             self.finish(message.session, left_out(pending, message.next))
 
     def _cancel(self, message: Any, _: Body | None) -> None:
@@ -1609,7 +1585,7 @@ class Boundary(RouterModel):
     def restore(self) -> None:
         """What a journal has left is what a new router knows."""
         records, self._left = self._left, ()
-        known = [each for each in records if isinstance(each, Commanded)][-self.limits.commands :]
+        known = [each for each in records if isinstance(each, Commanded)][-self.keys.commands :]
         for record in records:
             match record:
                 case Opened(number, namespace, key, digest, rerun, allowance, earlier, caller):
@@ -1646,7 +1622,7 @@ class Boundary(RouterModel):
                         self.said[(namespace, key), act, tag] = answer, fact
         for work in self.open.values():
             if self._resting and work.outcome is not None:  # so long callers may count for it
-                work.lost, work.timed, work.since_s = frozenset(), "retained", self.limits.orphan_s
+                work.lost, work.timed, work.since_s = frozenset(), "retained", self.keys.orphan_s
 
 
 def _kept(header: Body, payload: Body) -> Told:
@@ -1688,8 +1664,8 @@ class Clocks(Boundary):
 
     SEEN = frozenset({*_OF_A_TURN, *_BESIDE, "turned", "spawned"})
 
-    def __init__(self, limits: Limits, *, journaled: bool) -> None:
-        super().__init__(limits, journaled=journaled, resting=journaled, prompt=not journaled)
+    def __init__(self, limits: ServerLimits, keys: KeyLimits, *, journaled: bool) -> None:
+        super().__init__(limits, keys, journaled=journaled, resting=journaled, prompt=not journaled)
 
     def _begins(self, at_s: float) -> None:
         self._at_s = at_s
@@ -1719,10 +1695,10 @@ class Clocks(Boundary):
         is known, and may be told later."""
         slack_s = SLACK_S if self.journaled else 0.0
         since_s = min(work.since_s, self.damaged.get(work.number, work.since_s))
-        return self.now_s - since_s >= self.limits.retention_s - slack_s
+        return self.now_s - since_s >= self.keys.retention_s - slack_s
 
     def _passes(self, server: str, leases: bool) -> None:
-        now_s, limits = self.now_s, self.limits
+        now_s, keys = self.now_s, self.keys
         while self._deadlines and self._deadlines[0][0] <= self._at_s:
             _, request = heapq.heappop(self._deadlines)
             session = self.sessions.get(request.session)
@@ -1731,12 +1707,12 @@ class Clocks(Boundary):
         if leases:
             silent = [
                 id_ for id_, each in self.sessions.items()
-                if now_s - each.heard_s > limits.lease_s
+                if now_s - each.heard_s > self.limits.lease_s
             ]  # fmt: skip
             for id_ in silent:
                 self.lapse(id_)
         for work in [each for each in self.open.values() if each.timed]:
-            if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
+            if work.timed == "orphan" and now_s - work.since_s >= keys.orphan_s:
                 if (work.restored or self._has_limits) and self._ends(work.number):
                     # That comes first: it ends as its caller's limit does.
                     work.lost, work.timed, work.since_s = frozenset(), "retained", now_s
@@ -1745,7 +1721,7 @@ class Clocks(Boundary):
             elif work.timed == "retained" and not self.journaled and self.may_forget(work):
                 self.forgotten(work)
         for command, (_, fact) in list(self.said.items()):
-            if fact[-1] > now_s - limits.command_s:
+            if fact[-1] > now_s - keys.command_s:
                 break
             self.expire(command)
 

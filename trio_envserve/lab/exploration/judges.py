@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from ...core.limits import KeyLimits, ServerLimits
 from ...core.messages import encode
 from ...core.terms import Verdict
 from ...retrylab import Bag, Event, Judge, Rule, Violation
 from ...retrylab.system import SETTLED
 from ...retrylab.values import Forms
-from ..model import Boundary, Limits, ModelSession, ModelTicket, ModelWork
-from .wire import decoded, frames_form
+from ..model import Boundary, ModelSession, ModelTicket, ModelWork
+from .wire import Frames, decoded, frames_form
 
 # -- end to end ------------------------------------------------------------------------------------
 
@@ -244,9 +245,9 @@ class Promises(Judge):
 
 # -- the router ------------------------------------------------------------------------------------
 
-_LONG_S = 1e9
-"""No clock passes: what time ends is chosen."""
-LIMITS = Limits(0.0, _LONG_S, _LONG_S, _LONG_S, _LONG_S, 1 << 30, 1 << 30, 1 << 30)
+MANY = 1 << 30
+LIMITS = ServerLimits(window=MANY, max_executions=MANY), KeyLimits(commands=MANY)
+"""The limits of the model.  No clock passes: what time ends is chosen."""
 
 
 class TurnModel(Boundary):
@@ -255,7 +256,7 @@ class TurnModel(Boundary):
 
     def __init__(self, capacity: int, *, journaled: bool, prompt: bool) -> None:
         self._capacity = capacity
-        super().__init__(LIMITS, journaled=journaled, prompt=prompt)
+        super().__init__(*LIMITS, journaled=journaled, prompt=prompt)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -266,8 +267,8 @@ class TurnModel(Boundary):
         match event.what:
             case ("turn", *parts):
                 for kind, actor, *what in parts:
-                    made = _MADE.get(kind, tuple)(what)
-                    super().see(Event(event.at_s, kind, actor, "", made))
+                    opened = tuple(part for each in what for part in _opened(each))
+                    super().see(Event(event.at_s, kind, actor, "", opened))
                 return super().see(Event(event.at_s, "turned", "", "", ()))
             case ("synced", records):
                 self.synced(records)
@@ -302,23 +303,12 @@ class TurnModel(Boundary):
         self.enlisted.discard(worker)
 
 
-def _heard(what: list[Any]) -> tuple[Any, ...]:
-    header, *body = what
-    return "", decoded(header), body[0] if body else None
-
-
-def _reported(what: list[Any]) -> tuple[Any, ...]:
+def _opened(what: Any) -> tuple[Any, ...]:
+    """Part of a turn for the model: of frames the message and its body."""
+    if not isinstance(what, Frames):
+        return (what,)
     *before, last = what
-    header, body = (before[-1], last) if len(what) > 1 else (last, None)
-    return decoded(header), body
-
-
-_MADE: dict[str, Any] = {
-    "heard": _heard, "said": _heard, "reported": _reported,
-    "commanded": lambda what: (what[0], decoded(what[1]), None),
-    "wrote": lambda rows: (rows,),
-}  # fmt: skip
-"""What the model is given of each part."""
+    return (decoded(before[-1]), last) if before else (decoded(last), None)
 
 
 # -- which of their states are the same ------------------------------------------------------------
@@ -335,7 +325,7 @@ OF_JUDGES: Forms = {
     Promises: {"most": _CONSTANT, **_bags("calls", "live", "homes")},
     TurnModel: {
         **dict.fromkeys(
-            ("limits", "window", "journaled", "prompt", "_resting", "_capacity"), _CONSTANT
+            ("limits", "keys", "journaled", "prompt", "_resting", "_capacity"), _CONSTANT
         ),
         **_bags("sessions", "open", "numbers", "ending", "runs", "confirms", "pending"),
     },

@@ -870,29 +870,30 @@ class ExploredServer(ExploredPart):
 
 
 def _seen(what: RouterInput | RouterEffect) -> tuple[Any, ...] | None:
-    """An input or an effect, as the model sees it; None if it sees nothing of it."""
+    """An input or an effect, as the model sees it: kind, actor, and what, of which :class:`Frames`
+    become a message and its body; None if it sees nothing of it."""
     match what:
         case ClientMessage():
-            return "heard", SERVER, *frames_of(what.frames)
+            return "heard", SERVER, "", frames_of(what.frames)
         case WorkerMessage():
             worker, _, *frames = frames_of(what.frames)
-            return "reported", worker.decode(), *frames
+            return "reported", worker.decode(), Frames(frames)
         case CloseAsked():
             return "closing", SERVER
         case Exited():
             return "reaped", what.worker.decode()
         case ToClient():
-            return "said", SERVER, *frames_of(what.frames)
+            return "said", SERVER, "", frames_of(what.frames)
         case Spawn():
             return "spawned", SERVER, what.worker.decode(), what.slot, what.incarnation
-        case ToWorker():
-            return "commanded", what.worker.decode(), *frames_of(what.frames)[:2]
+        case ToWorker(worker, incarnation):
+            return "commanded", worker.decode(), incarnation, Frames(frames_of(what.frames)[1:])
         case Kill():
             return "kills", SERVER, what.worker.decode(), ""
         case Lost():
             return "lost", what.worker.decode()
         case Save():
-            return "wrote", SERVER, *what.records
+            return "wrote", SERVER, what.records
     return None
 
 

@@ -36,7 +36,7 @@ from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...core.workforce import DIFFERS
 from ...retrylab.judges import Event, Judge, Violation
-from ..model import Clocks, Limits
+from ..model import Clocks
 from .graces import GraceJudge, key_of, label_of
 from .observed import Observed, Processes
 from .plan import FaultKind, KeyUse, SimulationPlan
@@ -102,16 +102,6 @@ class JudgedClaim:
     name: str
     most: int
     per_s: float | None
-
-
-def model_of(plan: SimulationPlan, model: type[Clocks] = Clocks) -> Clocks:
-    """The model of the routers of a plan."""
-    server, keys = plan.server, plan.keys
-    limits = Limits(
-        server.awake_step_s, server.lease_s, keys.orphan_s, keys.retention_s, keys.command_s,
-        server.max_executions, server.window, keys.commands,
-    )  # fmt: skip
-    return model(limits, journaled=plan.has(FaultKind.JOURNAL))
 
 
 class Book(Judge):
@@ -1006,7 +996,8 @@ class Judges(Judge):
     """The judges of a run, each of which sees the events of the kinds that it names ``SEEN``."""
 
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
-        self.model = model_of(plan, model)
+        journaled = plan.has(FaultKind.JOURNAL)
+        self.model = model(plan.server, plan.keys, journaled=journaled)
         self.guarantees = SimulationJudge(plan, self.model)
         processes = self.guarantees.processes
         self._judges: list[Any] = [self.guarantees, GraceJudge(plan, processes)]
