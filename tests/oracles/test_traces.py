@@ -87,7 +87,7 @@ def test_a_lost_event_is_judged_otherwise(number: int, name: str):
     ("change", "is_seen"),
     [
         ("Book.violation: self.found.append", True),
-        ("Wires._promised_gone: text = f'{call.key} runs, and", False),  # it never is, here
+        ("Wires._promised_gone: text = f'{each.key} runs, and", False),  # it never is, here
     ],
 )
 def test_changed_judges_are_told_from_those_that_no_trace_shows(change: str, is_seen: bool):

@@ -4,19 +4,9 @@ the same work begins with, or something newer."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-import pytest
-
-from trio_envserve.core.terms import RequestId
-from trio_envserve.lab.simulation.judges import SavedStates
-from trio_envserve.lab.simulation.plan import (
-    FaultKind,
-    SimulationPlan,
-    plan_of,
-)
+from trio_envserve.lab.simulation.plan import FaultKind, plan_of
 from trio_envserve.lab.simulation.target import Protocol, crashes, keyed_seeds
-from trio_envserve.retrylab.judges import Event, Violation
 
 SAVES = Protocol(saves=True)
 
@@ -56,60 +46,3 @@ def test_plan_with_saves_says_how_it_is_run_again():
     plan = SAVES.plan(7)
     assert SAVES.in_words(7, plan) == "seed 7 (harsh, with saves), what ships"
     assert SAVES.again(7, plan) == "trio-envserve fuzz --seed 7 --saves"
-
-
-# -- the judge -----------------------------------------------------------------------
-
-ONE, OTHER = RequestId(b"1" * 16, 0), RequestId(b"2" * 16, 1)
-
-
-def judged(plan: SimulationPlan, *events: tuple[Any, ...]) -> list[Violation]:
-    """What the judge says of these events: kind, request, what."""
-    judge, found = SavedStates(plan), []
-    for kind, request, what in events:
-        label = "k.x/y" if plan.has(FaultKind.JOURNAL) else "c0:1"
-        found += judge.see(Event(1.0, kind, "server0/w0-1", label, (request, what)))
-    return found
-
-
-PLAIN = plan_of(1)
-DURABLE = SAVES.plan(next(s for s in range(99) if SAVES.plan(s).has(FaultKind.JOURNAL)))
-
-FIRST = ("restores", ONE, None)
-SAFE = [FIRST, ("saves", ONE, b"a"), ("saved", ONE, False)]
-NEWER = [*SAFE, ("saves", ONE, b"b")]
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [FIRST, ("restores", ONE, None)],
-        [FIRST, ("saves", ONE, b"a"), ("restores", ONE, None)],
-        [FIRST, ("saves", ONE, b"a"), ("restores", ONE, b"a")],
-        [*SAFE, ("restores", ONE, b"a")],
-        [*NEWER, ("restores", ONE, b"a")],
-        [*NEWER, ("restores", ONE, b"b"), ("restores", ONE, b"b")],
-        [*NEWER, ("saved", ONE, True), ("restores", ONE, b"a")],
-        [*SAFE, ("restores", OTHER, None)],
-    ],
-)
-def test_what_is_safe_or_newer_is_right(events: list[Any]):
-    assert judged(PLAIN, *events) == []
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [*SAFE, ("restores", ONE, None)],
-        [*NEWER, ("saved", ONE, False), ("restores", ONE, b"a")],
-        [*NEWER, ("saved", ONE, True), ("restores", ONE, b"b")],
-        [*NEWER, ("restores", ONE, b"a"), ("restores", ONE, b"b")],
-        [*SAFE, ("restores", OTHER, b"a")],
-        [("restores", ONE, b"made up")],
-    ],
-)
-@pytest.mark.parametrize("plan", [PLAIN, DURABLE])
-def test_what_is_older_or_of_another_work_is_found(events: list[Any], plan: SimulationPlan):
-    (found,) = judged(plan, *events)
-    assert found.guarantee == ("G11" if plan is DURABLE else "G4")
-    assert "begins with" in found.text

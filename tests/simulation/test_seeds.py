@@ -61,8 +61,6 @@ def test_router_was_wrong(seed: int, with_: list[str], more: dict[str, Any]):
     ("seed", "with_", "more"),
     [
         # Callers, and what they are told.
-        was("word that a lost server ran a call, of one whose environment is broken, was taken for "
-            "that of a forgotten session", 437308175, "harsh"),
         was("goodbye to a forgotten session was taken for one of its nonce, and the hello that "
             "came late for a broken promise", 296001693, "harsh"),
         was("request of a session that had made room was taken for one that is owed an answer",

@@ -1671,6 +1671,10 @@ class Clocks(Boundary):
         self._at_s = at_s
         self.now_s = 0.0
         self._deadlines: list[tuple[float, RequestId]] = []
+        self._goodbyes: list[bytes] = []
+        """The nonces of sessions that their clients have left, in order."""
+        self._opened = 0
+        """Number of sessions that were opened."""
         super()._begins(at_s)
 
     def _read_clock(self, at_s: float) -> None:
@@ -1683,7 +1687,20 @@ class Clocks(Boundary):
         self.sessions[session].heard_s = self.now_s
         return True
 
+    def _heard(self, server: str, client: str, message: Any, body: Body | None) -> None:
+        if type(message) is messages.Goodbye:
+            nonce, known = message.session, self.sessions.get(message.session)
+            # Past the bound it may have made room for another.
+            if known is not None and self._opened <= self.limits.sessions:
+                nonce = known.nonce
+            self._goodbyes.append(message.session if nonce in self._goodbyes else nonce)
+        super()._heard(server, client, message, body)
+
     def _welcome(self, message: Any, body: Body | None) -> None:
+        self._opened += message.session not in self.sessions
+        # So many are remembered.
+        if message.nonce in self._goodbyes[-self.limits.sessions :]:
+            self.broken("G8", "a session is opened, and its client has said goodbye to it")
         super()._welcome(message, body)
         self.sessions[message.session].heard_s = self.now_s
 

@@ -69,7 +69,7 @@ from ...core.host import (
 )
 from ...core.host_messages import HostAnswer, HostBeat
 from ...core.journal import Closed, Completed, Record, remains_of
-from ...core.key_records import KeyAct, KeyName, input_digest
+from ...core.key_records import KeyAct, input_digest
 from ...core.lease import EpochWait
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.messages import Clean, encode_record
@@ -580,11 +580,7 @@ class SimWorker(SimProcess):
         self.post(self._message, frames)
 
     def _message(self, frames: Frames) -> None:
-        effects = self.core.take(RouterMessage(frames))
-        if frames[0] == self.core.incarnation and len(frames) == 2:
-            for message, _ in said_in(frames, 1):
-                self.world.happened("arrived", self.name, "", message)
-        self._do(effects)
+        self._take(RouterMessage(frames))
 
     # -- effects and environment code -----------------------------------------
 
@@ -604,8 +600,10 @@ class SimWorker(SimProcess):
                     self._run(effect)
                 case CancelRun():
                     self._cancel(effect.number)
-                case SaveEnded(number, refused):
-                    self._saved(number, refused)
+                case SaveEnded(number):
+                    self._saving.discard(number)
+                    if number in self._running:
+                        self._save_later(number)
                 case Park():
                     copy = memoryview(bytes(effect.payload))
                     delay_s = self.rng.uniform(0.0, 0.5)
@@ -639,7 +637,7 @@ class SimWorker(SimProcess):
         if run.late_s is not None:
             self.events.after(run.late_s, self.post, self._late, run.number)
         if self.world.plan.has(FaultKind.SAVES):
-            self._restore(run, key)
+            self._restore(run)
         permits = self.world.plan.permits
         if permits is not None:
             self._unclaimed[run.number] = permits.claims_of(key)[::-1]
@@ -838,36 +836,25 @@ class SimWorker(SimProcess):
         if number not in self._ignoring:
             self.events.after(self.rng.uniform(0.0, 0.2), self.post, self._ends, number, False)
 
-    def _restore(self, run: BeginRun, key: str) -> None:
+    def _restore(self, run: BeginRun) -> None:
         """Go on from the state of an earlier execution, and save others from now on."""
-        saved = None if run.saved is None else bytes(run.saved)
-        self.world.happened("restores", self.name, key, run.request, saved)
-        fresh = SimulatedState(f"{self.name}/{run.number}", 0)
-        self._states[run.number] = fresh if saved is None else SimulatedState.of(saved)
+        state = SimulatedState(f"{self.name}/{run.number}", 0)
+        if run.saved is not None:
+            state = SimulatedState.of(bytes(run.saved))
+        self._states[run.number] = state
         self._save_later(run.number)
 
     def _save_later(self, number: int) -> None:
         self.events.after(self._luck.uniform(0.0, 0.2), self.post, self._save, number)
 
     def _save(self, number: int) -> None:
-        execution = self._running.get(number)
-        if execution is None:
+        if number not in self._running:
             return
         state = self._states[number] = self._states[number].next()
         padding = b"." * self._luck.choice((0, 0, 10, 80))
         self.world.faults[FaultKind.SAVES] += 1
-        save = state.encoded() + padding
-        self.world.happened("saves", self.name, execution.key, execution.request, save)
         self._saving.add(number)
-        self._take(SaveMade(number, save))
-
-    def _saved(self, number: int, refused: str) -> None:
-        self._saving.discard(number)
-        execution = self._running.get(number)
-        if execution is not None:
-            what = execution.request, bool(refused)
-            self.world.happened("saved", self.name, execution.key, *what)
-            self._save_later(number)
+        self._take(SaveMade(number, state.encoded() + padding))
 
     def _unblock(self, number: int) -> None:
         self._blocked_s = None
@@ -982,8 +969,7 @@ class SimClient(VirtualProcess):
             world.faults[FaultKind.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
         world.happened(
-            "asked", self.name, ask.key, may_rerun, ask.max_executions, ask.limit_s, ask.use,
-            key_of(ask.body),
+            "asked", self.name, ask.key, may_rerun, ask.max_executions, ask.limit_s, ask.use
         )  # fmt: skip
         number = len(self._keys)
         asked = CallSubmitted(
@@ -1080,7 +1066,16 @@ class SimClient(VirtualProcess):
     def _message(self, frames: Frames) -> None:
         self._take(ServerMessage(frames, self.events.now_s))
         for message, _ in said_in(frames):
-            self.world.happened("arrived", self.name, "", message)
+            self.world.happened("arrived", self.name, self._call_of(message), message)
+
+    def _call_of(self, message: messages.Message) -> str:
+        """The call that an outcome is of; empty if it is of none that the client has."""
+        if isinstance(message, messages.Outcome):
+            for number, call in self.core.calls.live.items():
+                its = call.session is not None and call.session.id == message.session
+                if its and call.sequence == message.sequence:
+                    return self._keys[number]
+        return ""
 
     # -- time -----------------------------------------------------------------
 
@@ -1118,7 +1113,6 @@ class SimClient(VirtualProcess):
         world = self.world
         match effect:
             case ToServer():
-                self._name(effect.message)
                 self._outgoing.say(self.link, effect, (), up=True)
             case Answer():
                 body, status = bytes(effect.body), effect.status
@@ -1148,27 +1142,6 @@ class SimClient(VirtualProcess):
         verdict = None if info is None else info.verdict.value
         self.events.note(self.name, f"{key} is told: {what} ({verdict})")
         self.world.happened("told", self.name, key, status, body, info)
-
-    def _name(self, message: messages.Message) -> None:
-        """Say which call this request is: with a key nothing on the wire says so."""
-        if not self.world.plan.has(FaultKind.KEYS) or type(message) not in messages.BATCHED:
-            return
-        for number, call in self.core.calls.live.items():
-            asks = number in self._keys and call.key is not None
-            if call.request is message and asks and call.session is not None:
-                request = RequestId(call.session.id, call.sequence)
-                self.world.happened("names", self.name, self._keys[number], request)
-                return
-        if isinstance(message, messages.Request) and message.key is not None:
-            # The core leaves by itself, for a call that is over.
-            name = KeyName(message.namespace or b"", message.key)
-            over = (
-                key for key, ask in self._asks.items()
-                if ask.use is not None and ask.use.name == name and ask.use.act is KeyAct.ASK
-                and key not in self._numbers
-            )  # fmt: skip
-            request = RequestId(message.session, message.sequence)
-            self.world.happened("names", self.name, next(over), request)
 
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:

@@ -24,6 +24,7 @@ begun meanwhile; what was taken in is answered; and the status says so.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -51,9 +52,7 @@ class JudgedExecution:
 
     key: str
     worker: Observed
-    server: Observed
     request: RequestId
-    number: int
     started_s: float
     ended_s: float | None = None
     payload: bytes = b""
@@ -79,19 +78,13 @@ class JudgedCall:
     limit_s: float | None
     use: KeyUse | None = None
     """The use of a key: its executions, if any, are those of the key."""
-    input: str = ""
-    """Of such a call: how the environment's log names its input."""
     asked_s: float = 0.0
-    honest: bool = True
     cancelled_s: float | None = None
     told: str = ""
     told_s: float = 0.0
     verdict: Verdict | None = None
     received: bool = False
     """The caller has the outcome in hands."""
-    execution_s: float | None = None
-    """Longest time of each execution, by its caller."""
-    executions: list[JudgedExecution] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -107,10 +100,8 @@ class JudgedClaim:
 class Book(Judge):
     """The facts that all parts of the judge read; none of them is what a core believes."""
 
-    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
+    def __init__(self, plan: SimulationPlan) -> None:
         self.plan = plan
-        self.model = model
-        """Judge of the same events at the router's boundary, which knows the leases of sessions."""
         self.now_s = 0.0
         """Time of the event that is seen."""
         self.found: list[Violation] = []
@@ -119,23 +110,19 @@ class Book(Judge):
         self.calls: dict[str, JudgedCall] = {}
         self.draining: set[Observed] = set()
         """Servers that were asked to stop."""
-        self.broken: set[Observed] = set()
-        """Servers that answered, at some time, that their environment is broken."""
         self.gone_clients: dict[str, float] = {}
         """Clients that were killed or closed, and when."""
         self.leaving: set[Observed] = set()
         """Workers that were told to exit, are to be killed, or were reaped."""
-        self.sessions: dict[bytes, tuple[Observed, str]] = {}
-        """The server that granted each session, and its client."""
+        self.sessions: dict[bytes, Observed] = {}
+        """The server that granted each session."""
         self.first: dict[RequestId, str] = {}
         """The first body under each id that was not refused for now."""
-        self.again: dict[str, bytes] = {}
-        """The sessions in which calls are issued again."""
-        self.asked_in: dict[str, bytes] = {}
-        """The session in which a server last took in a request of this key."""
         self.started_as: dict[RequestId, str] = {}
         """The body that was started under each id."""
         self.by_dispatch: dict[tuple[Observed, int], JudgedExecution] = {}
+        self.runs: defaultdict[str, list[JudgedExecution]] = defaultdict(list)
+        """Executions, by the names of their calls; of all calls for a key by its label."""
         self.claims: dict[int, JudgedClaim] = {}
         """All claims, by their numbers."""
         self.holding: dict[int, JudgedClaim] = {}
@@ -146,6 +133,14 @@ class Book(Judge):
     def violation(self, guarantee: str, text: str, key: str = "") -> None:
         """A guarantee does not hold; for the call of this key, if it is one's."""
         self.found.append(Violation(guarantee, self.now_s, text, key))
+
+    def runs_of(self, key: str) -> list[JudgedExecution]:
+        """Executions of what the environment's log names so, those of its whole key included."""
+        return self.runs[label_of(key) or key]
+
+    def live(self) -> Iterator[JudgedExecution]:
+        """Executions that live."""
+        return (each for runs in self.runs.values() for each in runs if each.live())
 
     # -- permits --------------------------------------------------------------
 
@@ -177,10 +172,6 @@ class Book(Judge):
                 text = f"two grants of {claim.name!r} are {apart_s:.3f} s apart"
                 self.violation("G12", text, claim.execution.key)
 
-    def key_of_request(self, request: RequestId) -> str:
-        """The call of this id, as far as one is known."""
-        return self.started_as.get(request) or self.first.get(request, "")
-
 
 # -- wires -------------------------------------------------------------------------------
 
@@ -198,28 +189,18 @@ def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> 
 class Wires(Book):
     """The part of the judge that listens."""
 
-    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
-        super().__init__(plan, model)
-        self.stopped: set[tuple[Observed, int]] = set()
-        """Dispatches that their workers were told to stop."""
+    def __init__(self, plan: SimulationPlan) -> None:
+        super().__init__(plan)
         self.lost: set[Observed] = set()
         """Workers whose executions their router takes for ended."""
         self._unreceived: dict[RequestId, JudgedCall] = {}
         """Under which id a call was answered, until its caller has the outcome."""
         self._given_up: set[RequestId] = set()
         """Requests that their client has asked to end, whatever came of them."""
-        self._nonces: dict[bytes, bytes] = {}
-        """By session."""
-        self._said_goodbye: dict[Observed, list[bytes]] = {}
-        """The sessions that goodbyes named, in the order in which a server heard them."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: dict[Dispatch, Observed] = {}
         """The server that sent each dispatch to its worker."""
-        self.sent_s: dict[tuple[Observed, int], float] = {}
-        """When each was first sent."""
-        self.names: dict[RequestId, str] = {}
-        """Which call each request about a key is: its client says so as it sends it."""
 
     # -- between clients and servers ------------------------------------------
 
@@ -227,19 +208,11 @@ class Wires(Book):
         self, server: Observed, client: str, message: messages.Message, body: Body | None
     ) -> None:
         """A server has dealt with a client's message; what it says comes next."""
-        if isinstance(message, messages.Goodbye):
-            left = self._left(server, message.session)
-            self._said_goodbye.setdefault(server, []).append(left)
         session = getattr(message, "session", None)
-        if session is None or self.sessions.get(session, (None, ""))[0] is not server:
+        if session is None or self.sessions.get(session) is not server:
             return
         if isinstance(message, messages.Request) and client != "hostile":
-            request = RequestId(session, message.sequence)
-            key = self.names.get(request) or key_of(body or b"")
-            self.first.setdefault(request, key)
-            self.asked_in[key] = session
-            if message.earlier is not None:
-                self.again[key] = session
+            self.first.setdefault(RequestId(session, message.sequence), key_of(body or b""))
             return
         if client == "hostile":
             return
@@ -254,20 +227,6 @@ class Wires(Book):
                 finished = Ranges.from_flat(message.pending).gaps(message.next)
         self._acknowledged(session, finished)
 
-    def _left(self, server: Observed, identifier: bytes) -> bytes:
-        """The nonce that a goodbye leaves with, if its server must still know the session;
-        else what it names, for that is all that the server can remember."""
-        opened = sum(1 for whose, _ in self.sessions.values() if whose is server)
-        nonce = self._nonces.get(identifier)
-        if (
-            nonce is None
-            or nonce in self._said_goodbye.get(server, ())  # forgotten since, or soon
-            or opened > self.plan.server.sessions  # it may have made room for another
-            or self.unheard(identifier)
-        ):
-            return identifier
-        return nonce
-
     def _acknowledged(self, session: bytes, finished: Ranges) -> None:
         """G4: nothing is finished between its arrival and its caller's receiving it."""
         for request, call in list(self._unreceived.items()):
@@ -280,23 +239,11 @@ class Wires(Book):
                 text = f"{call.key} is acknowledged before its caller has the outcome"
                 self.violation("G4", text, call.key)
 
-    def unheard(self, session: bytes) -> bool:
-        """Whether a session is over for all its calls: its lease has ended, say."""
-        return session not in self.model.sessions
-
-    def server_told_client(
-        self, server: Observed, client: str, message: messages.Message, body: Body | None
-    ) -> None:
+    def server_told_client(self, server: Observed, message: messages.Message) -> None:
         """A server sends to a client."""
         match message:
             case messages.Welcome():
-                self._nonces[message.session] = message.nonce
-                left = self._said_goodbye.get(server, [])
-                # So many are remembered.
-                if message.nonce in left[-self.plan.server.sessions :]:
-                    text = f"a session is opened for {client}, who has said goodbye to it"
-                    self.violation("G8", text)
-                self.sessions[message.session] = (server, client)
+                self.sessions[message.session] = server
                 self.status_told(server, message.server)
             case messages.Refused() if message.delay_s is not None:
                 self.first.pop(RequestId(message.session, message.sequence), None)
@@ -312,27 +259,25 @@ class Wires(Book):
 
     def _promised_gone(self, session: bytes) -> None:
         """The server says that nothing of this session runs any more."""
-        for call in self.calls.values():
-            if any(e.request.session == session and e.runs() for e in call.executions):
-                text = f"{call.key} runs, and its session is said to be gone"
-                self.violation("G1", text, call.key)
+        for each in self.live():
+            if each.request.session == session and each.runs():
+                text = f"{each.key} runs, and its session is said to be gone"
+                self.violation("G1", text, each.key)
 
-    def client_heard(self, client: Observed, message: messages.Message) -> None:
-        """A client has dealt with a server's message."""
+    def client_heard(self, message: messages.Message, call: JudgedCall | None) -> None:
+        """A client has dealt with a server's message: an outcome of this call, if it has that."""
         if isinstance(message, messages.Unknown) and message.gone:
             self._over.add(message.session)
-        if not isinstance(message, messages.Outcome) or message.session in self._over:
+        if call is None or not isinstance(message, messages.Outcome):
             return
-        request = RequestId(message.session, message.sequence)
-        call = self.calls.get(self.key_of_request(request))
-        if call is None or call.client != client.name:
+        if message.session in self._over:
             return
         if not call.told and call.cancelled_s is None:
             again = message.status != Status.RESULT and not message.executions
             if not again:  # else it did not run here, and another server is asked
                 self.violation("G4", f"{call.key}: its outcome was thrown away", call.key)
         elif call.told_s == self.now_s and not call.told.startswith("fail"):
-            self._unreceived[request] = call
+            self._unreceived[RequestId(message.session, message.sequence)] = call
 
     # -- between servers and workers ------------------------------------------
 
@@ -349,12 +294,6 @@ class Wires(Book):
             request, key = RequestId(message.session, message.sequence), key_of(body)
             dispatch = dispatch_of(worker, message.number, request, key)
             self.dispatched.setdefault(dispatch, worker.home)
-            self.sent_s.setdefault((worker, message.number), self.now_s)
-
-    def worker_heard(self, worker: Observed, message: messages.Message) -> None:
-        """A worker has dealt with a message of its router."""
-        if isinstance(message, messages.Stop):
-            self.stopped.update((worker, n) for n in Ranges.from_flat(message.numbers))
 
     def declared_lost(self, worker: Observed) -> None:
         """The router takes the worker's executions for ended."""
@@ -414,25 +353,17 @@ class Wires(Book):
 
     def _alone(self, execution: JudgedExecution) -> None:
         """G1: no other execution of its call, or of its key, runs."""
-        label = label_of(execution.key)
-        for other in self.by_dispatch.values():
-            same = other.key == execution.key or (label and label_of(other.key) == label)
-            if same and other is not execution and other.runs():
-                text = (
-                    f"{execution.key} runs again, and {other.key} runs since {other.started_s:.3f}"
-                )
+        for other in self.runs_of(execution.key):
+            if other is not execution and other.runs():
+                text = f"{execution.key} runs, and {other.key} runs since {other.started_s:.3f}"
                 self.violation("G1", text, execution.key)
 
     def taken_back(self, worker: Observed, server: Observed) -> None:
-        """A server takes over a worker on a host of an earlier one, and what runs under keys."""
+        """A server takes over a worker on a host of an earlier one."""
         worker.server, worker.known_s, worker.told_to_stop = server, None, set()
         worker.reaped = False  # its new server does not know
         self.leaving.discard(worker)
         worker.displaced = False
-        if self.plan.has(FaultKind.JOURNAL):
-            for execution in self.by_dispatch.values():
-                if execution.worker is worker and label_of(execution.key):
-                    execution.server = server
 
 
 # -- health ------------------------------------------------------------------------------
@@ -590,7 +521,7 @@ class HealthJudge(Wires):
         return any(
             call.asked_s <= now_s - self.plan.server.grow_after_s
             and (not call.told or now_s - call.told_s < UNHEARD_S)
-            and not any(execution.live() for execution in call.executions)
+            and not any(execution.live() for execution in self.runs_of(call.key))
             for call in self.calls.values()
         )
 
@@ -615,8 +546,8 @@ class _Began:
 class Closings(HealthJudge):
     """The part of the judge that watches servers close."""
 
-    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
-        super().__init__(plan, model)
+    def __init__(self, plan: SimulationPlan) -> None:
+        super().__init__(plan)
         self._began: dict[Observed, _Began] = {}
 
     def closing_began(self, server: Observed) -> None:
@@ -659,19 +590,15 @@ class SimulationJudge(Closings):
     """A judge of all guarantees, end to end."""
 
     SEEN = frozenset({
-        "heard", "said", "commanded", "reported", "arrived", "asked", "names", "withdrawn", "told",
+        "heard", "said", "commanded", "reported", "arrived", "asked", "withdrawn", "told",
         "received", "gone", "began", "ended", "claims", "holds", "gives-back", "is", "ticked",
-        "spawned", "kills", "reaped", "lost", "broken", "closing", "beat", "answered", "woke",
-        "back", "declares", "grace", "malformed",
+        "spawned", "kills", "reaped", "lost", "closing", "beat", "answered", "woke",
+        "back", "declares", "malformed",
     })  # fmt: skip
 
-    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
-        super().__init__(plan, model)
+    def __init__(self, plan: SimulationPlan) -> None:
+        super().__init__(plan)
         self._at_once: dict[Observed, list[JudgedExecution]] = {}
-        self._of_key: dict[str, list[JudgedExecution]] = {}
-        """All executions of each key."""
-        self._of_generation: dict[tuple[Observed | None, int], list[JudgedExecution]] = {}
-        """All of each generation: of one server, or of all with the journal."""
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -682,20 +609,16 @@ class SimulationJudge(Closings):
             case "heard":
                 self.server_heard(who, *what)
             case "said":
-                self.server_told_client(who, *what)
+                self.server_told_client(who, what[1])
             case "commanded":
                 self.server_told_worker(who, *what[1:])
             case "reported":
                 self.reported(who, what[0])
-            case "arrived" if who.server is None:
-                self.client_heard(who, *what)
             case "arrived":
-                self.worker_heard(who, *what)
+                self.client_heard(what[0], self.calls.get(key))
             # Callers.
             case "asked":
                 self._asked(key, who.name, *what)
-            case "names":
-                self.names[what[0]] = key
             case "withdrawn":
                 self.calls[key].cancelled_s = self.now_s
             case "told":
@@ -736,8 +659,6 @@ class SimulationJudge(Closings):
                 who.reaped = True
             case "lost":
                 self.declared_lost(who)
-            case "broken":
-                self.broken.add(who)
             case "closing":
                 self.closing_began(who)
             # Hosts.
@@ -752,8 +673,6 @@ class SimulationJudge(Closings):
                 self.taken_back(who, self.processes[what[0]])
             case "declares":
                 self.declared_dead(who, what[0])
-            case "grace":
-                self.calls[key].execution_s = what[1]
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
         return self.found
@@ -762,12 +681,10 @@ class SimulationJudge(Closings):
 
     def _asked(
         self, key: str, client: str, consent: bool, most: int, limit_s: float | None,
-        use: KeyUse | None, input: str,
+        use: KeyUse | None,
     ) -> None:  # fmt: skip
         """A caller has asked."""
-        self.calls[key] = JudgedCall(
-            key, client, consent, most, limit_s, use, input, asked_s=self.now_s
-        )
+        self.calls[key] = JudgedCall(key, client, consent, most, limit_s, use, self.now_s)
 
     def _call_told(
         self, call: JudgedCall, status: Status | None, body: bytes, info: ErrorInfo | None
@@ -780,8 +697,6 @@ class SimulationJudge(Closings):
             gave_up = info.code in ("no-answer", "never-started", "server-unreachable")
             if gave_up and call.limit_s is None:  # no fault lasts as long as a client waits
                 self.violation("G9", f"{key} was given up: {info.code}, {info.message}", key)
-            if info.code == "server-lost" and call.use is None:
-                self._session_kept(call)
             return
         if status is Status.RESULT:
             self._told(call, "result", None)
@@ -813,65 +728,33 @@ class SimulationJudge(Closings):
 
     def _executions(self, call: JudgedCall) -> list[JudgedExecution]:
         """Executions of a call, or of its key."""
-        return call.executions if call.use is None else self._of_key.get(call.use.label, [])
-
-    def _session_kept(self, call: JudgedCall) -> None:
-        """G4: a session is not forgotten before its lease has ended."""
-        session = self.asked_in.get(call.key, b"")
-        server, _ = self.sessions.get(session, (None, ""))
-        if server is None or not server.alive or server in self.draining:
-            return
-        excused = call.client in self.gone_clients or self._out_of_time(call)
-        # A call that an earlier server may have run is told so, too, when this one cannot.
-        excused = excused or server in self.broken or self.again.get(call.key) == session
-        if not excused and not self.unheard(session):
-            text = f"{call.key}: its session was forgotten within its lease"
-            self.violation("G4", text, call.key)
-
-    def _out_of_time(self, call: JudgedCall) -> bool:
-        """Whether the caller's limit has passed, of its wait or of its last execution."""
-        if call.limit_s is not None and self.now_s - call.asked_s >= call.limit_s - 0.1:
-            return True
-        ran = self._executions(call)
-        if call.execution_s is None or not ran:
-            return False
-        sent_s = self.sent_s.get((ran[-1].worker, ran[-1].number), ran[-1].started_s)
-        return self.now_s - sent_s >= call.execution_s - 0.1
+        return self.runs[call.key if call.use is None else call.use.label]
 
     # -- the environment's log and the processes' deaths ------------------------
 
     def _began_to_run(self, key: str, worker: Observed, request: RequestId, number: int) -> None:
         """Environment code begins."""
         self.lease_seen(worker, f"starts {key}")
-        server = worker.home
-        if not label_of(key):  # it may have been taken over since, with what is to stop there
-            dispatch = dispatch_of(worker, number, request, key)
-            server = self.dispatched.get(dispatch, server)
-        execution = JudgedExecution(key, worker, server, request, number, self.now_s)
-        call = self.calls.get(key)
-        if call is None:  # a hostile client's
-            call = JudgedCall(key, "hostile", False, 1, None, asked_s=self.now_s, honest=False)
-            self.calls[key] = call
-        if label_of(key):
-            self._of_key_once(execution)
-        else:
-            asked = call.consent, call.most
-            self._once(execution, call.executions, call.executions, *asked)
-        call.executions.append(execution)
-        home = self.sessions.get(request.session)
-        if label_of(key):
-            if dispatch_of(worker, number, request, key) not in self.dispatched:
+        dispatch = dispatch_of(worker, number, request, key)
+        execution = JudgedExecution(key, worker, request, self.now_s)
+        call, before = self.calls.get(key), self.runs_of(key)
+        self._once(execution, before)
+        before.append(execution)
+        if label_of(key):  # the model knows how often it may run
+            if dispatch not in self.dispatched:
                 self.violation("G5", f"{key} starts on a worker that was not given it", key)
-        elif home is None or home[0] is not server:
-            self.violation("G5", f"{key} starts on a worker of another epoch", key)
-        if (worker, number) in self.stopped:
-            self.violation("G7", f"{key} starts though its worker was told not to", key)
+        else:
+            # It may have been taken over since, with what is to stop there.
+            server = self.dispatched.get(dispatch, worker.home)
+            if self.sessions.get(request.session) is not server:
+                self.violation("G5", f"{key} starts on a worker of another epoch", key)
+            self._consented(key, len(before), call)
         for names in (self.first, self.started_as):
             if names.get(request, key) != key:
                 text = f"{request} starts as {key}, was {names[request]} before"
                 self.violation("G6", text, key)
         self.started_as.setdefault(request, key)
-        if call.told:
+        if call is not None and call.told:
             self._true(call)
         self.by_dispatch[worker, number] = execution
         at_once = self._at_once.setdefault(worker, [])
@@ -879,117 +762,40 @@ class SimulationJudge(Closings):
         if len(at_once) > (self.plan.server.worker_capacity or CAPACITY):
             self.violation("G8", f"{worker.name} runs {len(at_once)} executions at once", key)
 
-    def _of_key_once(self, execution: JudgedExecution) -> None:
-        """The same of all that were started under a key, and of its generation."""
-        key, number = execution.key, execution.request.sequence
-        runs = self._of_key.setdefault(label_of(key), [])
-        home = None if self.plan.has(FaultKind.JOURNAL) else execution.server
-        mine = self._of_generation.setdefault((home, number), [])
-        if mine and mine[-1].key != key:
-            self.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
-        asked = [each for each in self.calls.values() if each.input == key]
-        most = max((each.most for each in asked), default=0)
-        self._once(execution, runs, mine, any(each.consent for each in asked), most)
-        runs.append(execution)
-        mine.append(execution)
-
-    def _once(
-        self, execution: JudgedExecution, before: list[JudgedExecution],
-        mine: list[JudgedExecution], consent: bool, most: int,
-    ) -> None:  # fmt: skip
-        """G1 and G2: one at a time, and no more than were consented to.
+    def _once(self, execution: JudgedExecution, before: list[JudgedExecution]) -> None:
+        """G1 and G2: one at a time, and another only after the death of the worker before.
 
         Args:
             execution: The one that begins.
             before: Those of its call, or of its key.
-            mine: Those of its call, or of its generation.
-            consent: Whether a further one was consented to.
-            most: Most that were.
         """
-        key = execution.key
+        self._alone(execution)
         for earlier in before:
-            if earlier.runs():
-                text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
-                self.violation("G1", text, key)
-            elif earlier.worker.runs() and earlier.request == execution.request:
-                self.violation("G2", f"{key} starts again, and its worker had not died", key)
-        starts = len(mine) + 1
-        if starts > 1 and not consent:
+            same = earlier.request == execution.request
+            if same and not earlier.runs() and earlier.worker.runs():
+                text = f"{execution.key} starts again, and its worker had not died"
+                self.violation("G2", text, execution.key)
+
+    def _consented(self, key: str, starts: int, call: JudgedCall | None) -> None:
+        """G2: no more than were consented to; a hostile client has consented to nothing."""
+        if starts > 1 and (call is None or not call.consent):
             self.violation("G2", f"{key} starts for the {starts}. time without consent", key)
-        elif starts > most:
-            text = f"{key} starts for the {starts}. time, {most} allowed"
+        elif call is not None and starts > call.most:
+            text = f"{key} starts for the {starts}. time, {call.most} allowed"
             self.violation("G2", text, key)
 
     # -- at the end -----------------------------------------------------------
-
-    def live(self) -> Iterator[JudgedExecution]:
-        """Executions that live."""
-        return (e for call in self.calls.values() for e in call.executions if e.live())
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""
         self.now_s, self.found = at_s, []
         for call in self.calls.values():
-            waits = call.honest and not call.told and call.cancelled_s is None
+            waits = not call.told and call.cancelled_s is None
             if waits and call.client not in self.gone_clients:
                 self.violation("G9", f"{call.key} was never told anything", call.key)
-            if any(execution.live() for execution in call.executions):
-                self.violation("G7", f"{call.key} still runs", call.key)
+        for key in dict.fromkeys(each.key for each in self.live()):
+            self.violation("G7", f"{key} still runs", key)
         return self.found
-
-
-class SavedStates(Judge):
-    """Judge of what executions begin with: the newest state that an earlier one of the same work
-    was told is safe, or one that was saved after it; and never that of another work."""
-
-    SEEN = frozenset({"restores", "saves", "saved"})
-
-    def __init__(self, plan: SimulationPlan) -> None:
-        self._durable = plan.has(FaultKind.JOURNAL)
-        self._is_taken_over = self._durable and plan.hosts is not None
-        """Whether a later router may take what an earlier one has refused."""
-        self._states: dict[Any, list[bytes]] = {}
-        """The states of each work that its next execution may begin with, the oldest first."""
-        self._is_safe: dict[Any, bool] = {}
-        """Whether the first of these is safe: else it may begin with none."""
-
-    def see(self, event: Event) -> list[Violation]:
-        """Violations that an event shows."""
-        request, *what = event.what
-        work = self._work(event.request, request)
-        states = self._states.setdefault(work, [])
-        match event.kind:
-            case "saves":
-                states.append(what[0])
-            case "saved" if what[0]:
-                if not self._is_taken_over:
-                    states.pop()
-            case "saved":
-                del states[:-1]
-                self._is_safe[work] = True
-            case _:
-                return self._begins(event, work, states, what[0])
-        return []
-
-    def _begins(
-        self, event: Event, work: Any, states: list[bytes], saved: bytes | None
-    ) -> list[Violation]:
-        is_safe = self._is_safe.get(work, False)
-        if saved is None and not is_safe:
-            states.clear()
-        elif saved in states:
-            del states[states.index(saved) + 1 :]
-        else:
-            told = f"{states[0]!r} was safe" if is_safe else "nothing was safe"
-            text = f"{event.request} begins with {saved!r} at {event.actor}, and {told}"
-            return [Violation("G11" if self._durable else "G4", event.at_s, text, event.request)]
-        return []
-
-    def _work(self, key: str, request: RequestId) -> Any:
-        """The work that an execution is of: a generation is the same for all servers with the
-        journal, and all else has an id of its own."""
-        label = label_of(key)
-        return (label, request.sequence) if label and self._durable else request
 
 
 class Judges(Judge):
@@ -998,10 +804,9 @@ class Judges(Judge):
     def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         journaled = plan.has(FaultKind.JOURNAL)
         self.model = model(plan.server, plan.keys, journaled=journaled)
-        self.guarantees = SimulationJudge(plan, self.model)
+        self.guarantees = SimulationJudge(plan)
         processes = self.guarantees.processes
         self._judges: list[Any] = [self.guarantees, GraceJudge(plan, processes)]
-        self._judges += [SavedStates(plan)] if plan.has(FaultKind.SAVES) else []
         self._judges += [self.model]
         self._judges += [ResourceJudge(plan, processes)] if plan.has(FaultKind.RESOURCES) else []
         self._of_kind: dict[str, list[Any]] = {}

@@ -63,7 +63,7 @@ def run(
     except Exception as error:  # whatever a core raises is what is looked for
         text = "".join(traceback.format_exception(error, limit=-4))
         world.breaks("CRASH", text.rstrip())
-    calls = [call for call in judge.calls.values() if call.honest]
+    calls = judge.calls.values()
     return SimulationRun(
         seed=seed,
         plan=world.plan,
@@ -74,7 +74,7 @@ def run(
         writes=0 if world.disk is None else world.disk.writes,
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),
-        executions=sum(len(call.executions) for call in judge.calls.values()),
+        executions=sum(map(len, judge.runs.values())),
         violations=tuple(world.violations),
         digest=world.events.digest(),
         trace=tuple(world.events.trace or ()),
