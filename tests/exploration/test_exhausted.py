@@ -14,9 +14,8 @@ from trio_envserve.lab.exploration.world import PAIRS
 from trio_envserve.lab.simulation.coverage import POSSIBLE, Pair
 
 SIZES = read()["explored"]
-SLOW_S, NIGHT_S = 2, 40
-"""Longer searches are slow tests (`nox -s laboratory` has most of them, too); still longer ones are
-those of the night."""
+SLOW_S = 2
+"""Longer searches are slow tests (`nox -s laboratory` has most of them, too)."""
 
 
 def marked(name: str) -> object:
@@ -24,9 +23,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize(
-    "name", [marked(name) for name, row in SIZES.items() if row["seconds"] < NIGHT_S]
-)
+@pytest.mark.parametrize("name", map(marked, SIZES))
 def test_configuration_is_exhausted_and_holds(name: str):
     figures = explore(configuration(name))
     assert figures.violations == ()
