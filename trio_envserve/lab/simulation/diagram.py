@@ -13,17 +13,17 @@ Without a request (a bound, a leak) all requests are drawn.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
-from ...core.terms import RequestId, Status
+from ...core.terms import Body, RequestId, Status
 from ...retrylab.draw import EVERYWHERE, DiagramRow, Lanes, draw
 from ...retrylab.judges import Violation
 from ...retrylab.world import ARRIVED, LOST, STRAY, TraceLine
-from ..simulation.network import Frames, messages_of, singly
+from .network import Frames, said_anywhere
 
 CLIENT, ROUTER, WORKER, ENVIRONMENT = range(4)
 COLUMNS = (12, 38, 64, 90)
@@ -35,25 +35,28 @@ STATEMENTS = ("Sync", "States")
 
 Trace: TypeAlias = tuple[TraceLine[Frames], ...]
 
+Line: TypeAlias = TraceLine[messages.Said]
+"""A line of a trace, of one message if of any."""
+
 _RUNS = re.compile(r"runs (\S+ )?\(\S+\) as (\d+)")
 
 
 def sequence(trace: Trace, violation: Violation) -> list[str]:
     """The drawing's lines, its heading first and the violation last."""
-    trace = tuple(
-        record._replace(message=each) if each is not None else record
-        for record in trace
-        for each in ((None,) if record.message is None else singly(record.message))
-    )
-    reader = _Reader(violation, trace)
+    lines: list[Line] = [
+        TraceLine(at_s, who, what, each)
+        for at_s, who, what, frames in trace
+        for each in ((None,) if frames is None else said_anywhere(frames))
+    ]
+    reader = _Reader(violation, lines)
     lanes = Lanes((reader.client or "client", "router", "worker", "environment"), COLUMNS)
-    return draw(reader.rows(trace), lanes, statements=STATEMENTS)
+    return draw(reader.rows(lines), lanes, statements=STATEMENTS)
 
 
 class _Reader:
     """Reads a trace and picks what is about one request."""
 
-    def __init__(self, violation: Violation, trace: Trace) -> None:
+    def __init__(self, violation: Violation, trace: Sequence[Line]) -> None:
         self._key = violation.key
         asked = f"asks {violation.key}:"
         askers = (r.who for r in trace if r.message is None and r.what.startswith(asked))
@@ -64,18 +67,18 @@ class _Reader:
         self._dispatches: set[tuple[str, int]] = set()
         self._workers: set[str] = set()
 
-    def _ids_of(self, trace: Trace) -> set[RequestId]:
+    def _ids_of(self, trace: Sequence[Line]) -> set[RequestId]:
         """Known from the beginning: a cancel may come before its request."""
         start = f"{self._key}|".encode()
         ids: set[RequestId] = set()
         for record in trace:
-            if self._key and record.message and bytes(record.message[-1][: len(start)]) == start:
-                for message in messages_of(record.message):
-                    if isinstance(message, messages.Request):
-                        ids.add(RequestId(message.session, message.sequence))
+            message, body = record.message or (None, None)
+            its = self._key and body is not None and bytes(body[: len(start)]) == start
+            if its and isinstance(message, messages.Request):
+                ids.add(RequestId(message.session, message.sequence))
         return ids
 
-    def rows(self, trace: Trace) -> Iterator[DiagramRow]:
+    def rows(self, trace: Sequence[Line]) -> Iterator[DiagramRow]:
         """From when it was asked for until it is violated."""
         began = not self.client  # what a hostile client sends is asked for by nobody
         for record in trace:
@@ -94,7 +97,7 @@ class _Reader:
 
     # -- what happened --------------------------------------------------------
 
-    def _note(self, record: TraceLine[Frames]) -> Iterator[DiagramRow]:
+    def _note(self, record: Line) -> Iterator[DiagramRow]:
         at_s, who, what = record.at_s, record.who, record.what
         if who == "fault":
             yield DiagramRow(at_s, EVERYWHERE, what)
@@ -112,7 +115,7 @@ class _Reader:
         elif self._about(what):
             yield DiagramRow(at_s, CLIENT, self._short(what))
 
-    def _at_worker(self, record: TraceLine[Frames], name: str) -> Iterator[DiagramRow]:
+    def _at_worker(self, record: Line, name: str) -> Iterator[DiagramRow]:
         if record.what.startswith("dies"):
             if record.who in self._workers or not self._key:
                 yield DiagramRow(record.at_s, WORKER, f"{name} {record.what}")
@@ -132,18 +135,15 @@ class _Reader:
 
     # -- messages -------------------------------------------------------------
 
-    def _carried(self, record: TraceLine[Frames]) -> Iterator[DiagramRow]:
+    def _carried(self, record: Line) -> Iterator[DiagramRow]:
         assert record.message is not None
-        found = messages_of(record.message)
-        if not found:
-            return
-        (message,) = found
+        message, body = record.message
         up = record.what in (ARRIVED[True], STRAY[True], LOST[True])
         of_worker = "/" in record.who
         if of_worker:
-            text = self._of_worker(record, message)
+            text = self._of_worker(record.who, message, body)
         else:
-            text = self._of_client(record, message)
+            text = self._of_client(message, body)
         if text:
             ends = (WORKER, ROUTER) if of_worker else (CLIENT, ROUTER)
             start, to = ends if up else ends[::-1]
@@ -154,16 +154,14 @@ class _Reader:
     def _known(self, session: bytes, sequence: int) -> bool:
         return not self._key or RequestId(session, sequence) in self._ids
 
-    def _of_client(self, record: TraceLine[Frames], message: messages.Message) -> str:
+    def _of_client(self, message: messages.Message, body: Body | None) -> str:
         """The words of a message between client and router about the request."""
         session = getattr(message, "session", b"")
         match message:
             case messages.Request():
-                assert record.message is not None
                 if not self._known(session, message.sequence):
                     return ""
-                body = bytes(record.message[1])
-                other = self._key and not body.startswith(f"{self._key}|".encode())
+                other = self._key and not bytes(body or b"").startswith(f"{self._key}|".encode())
                 return f"Request {message.sequence}" + ", other body" * bool(other)
             case messages.Outcome() | messages.Refused() | messages.Cancel() | messages.Cancelled():
                 if not self._known(session, message.sequence):
@@ -171,7 +169,7 @@ class _Reader:
                 name = type(message).__name__
                 if not self._key and name.startswith("Cancel"):
                     return name  # a hostile client has many
-                return f"{name} {message.sequence}{_more(message, record)}"
+                return f"{name} {message.sequence}{_more(message, body)}"
             case messages.Unknown():
                 if self._key and not any(id.session == session for id in self._ids):
                     return ""
@@ -198,16 +196,15 @@ class _Reader:
                 words = [f"Synced {n} missing" for n in mine if n in missing]
         return ", ".join(words)
 
-    def _of_worker(self, record: TraceLine[Frames], message: messages.Message) -> str:
+    def _of_worker(self, who: str, message: messages.Message, body: Body | None) -> str:
         """The words of a message between router and worker about the request."""
-        who = record.who
         if isinstance(message, (messages.Dispatch, messages.WorkerOutcome)):
             if not self._known(message.session, message.sequence):
                 return ""
             self._dispatches.add((who, message.number))
             self._workers.add(who)
             name = "Dispatch" if isinstance(message, messages.Dispatch) else "Outcome"
-            return f"{name} #{message.number}{_more(message, record)}"
+            return f"{name} #{message.number}{_more(message, body)}"
         mine = sorted(number for worker, number in self._dispatches if worker == who)
         words: list[str] = []
         match message:
@@ -217,15 +214,14 @@ class _Reader:
         return ", ".join(words)
 
 
-def _more(message: messages.Message, record: TraceLine[Frames]) -> str:
+def _more(message: messages.Message, body: Body | None) -> str:
     """The kind of an outcome, a refusal, an answer."""
     match message:
         case messages.Outcome() | messages.WorkerOutcome():
             if message.status == Status.RESULT:
                 return " result"
-            assert record.message is not None
             try:
-                return f" {error_records.decode(record.message[-1]).code}"
+                return f" {error_records.decode(body or b'').code}"
             except (ProtocolError, ValueError):
                 return " error"
         case messages.Refused():

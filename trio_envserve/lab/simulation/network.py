@@ -17,7 +17,6 @@ from ...core import host_messages
 from ...core.errors import ProtocolError
 from ...core.messages import (
     BATCHED,
-    Message,
     Request,
     Said,
     ToSay,
@@ -35,27 +34,14 @@ Frames: TypeAlias = Sequence[Body]
 HEADER_BYTES = 1 << 20
 
 
-def messages_of(frames: Frames) -> list[Message]:
-    """The messages whose header is among these frames; none for garbage."""
+def said_anywhere(frames: Frames) -> Sequence[Said]:
+    """The messages whose header is among these frames, each with its body; none for garbage."""
     for at in range(len(frames)):
         try:
-            return [message for message, _ in read(frames[at:], most_bytes=HEADER_BYTES)]
+            return read(frames[at:], most_bytes=HEADER_BYTES)
         except ProtocolError:
             continue
-    return []
-
-
-def singly(frames: Frames) -> list[Frames]:
-    """The rows of a batch, each in one of its own, for those who look on."""
-    for at in range(len(frames)):
-        try:
-            alone = [*read(frames[at:], most_bytes=HEADER_BYTES)]
-        except ProtocolError:
-            continue
-        if len(alone) == 1:
-            return [frames]
-        return [(*frames[:at], *next(in_batches([row]))) for row in alone]
-    return [frames]
+    return ()
 
 
 class SentFrames(list[Body]):
@@ -84,7 +70,8 @@ def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
 
 def describe(frames: Frames) -> str:
     """A message for people, ids shortened."""
-    found: Sequence[NamedTuple] = of_host(frames) or messages_of(frames)
+    found: list[NamedTuple] = [*of_host(frames)]
+    found = found or [message for message, _ in said_anywhere(frames)]
     if not found:
         return f"{len(frames)} frames of garbage"
     return " + ".join(map(_text, found))
