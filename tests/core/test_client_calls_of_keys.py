@@ -1,5 +1,5 @@
-"""Keyed calls that are given up after their session was lost: the server may go on counting
-their caller, so they are asked again only to leave."""
+"""Keyed calls that are given up: a server may go on counting their caller, so the client leaves by
+name."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from trio_envserve.core.client import (
     of_key,
 )
 from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.journal import Closed
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_inputs import PoolOpened, Restored
 from trio_envserve.core.terms import Verdict
@@ -54,9 +55,9 @@ def cut_off(**how: Any) -> Pair:
     return pair
 
 
-def asked_to_leave(pair: Pair) -> list[bytes | None]:
-    """The keys that the client has asked for only to leave, so far as that was sent."""
-    return [m.key for m in pair.sent_of(messages.Request) if m.key and m.earlier == m.allowance]
+def left_by_name(pair: Pair) -> list[bytes | None]:
+    """The keys that the client has left by name, so far as that was sent."""
+    return [m.key for m in pair.sent_of(messages.Request) if m.act == KeyAct.LEAVE]
 
 
 def is_over(pair: Pair) -> bool:
@@ -102,7 +103,7 @@ def test_work_went_on_for_a_call_that_was_given_up(give_up: Callable[[Pair], Non
     pair = cut_off()
     give_up(pair)
     pair.advance(3.0)
-    assert {*asked_to_leave(pair)} == {b"key"}
+    assert {*left_by_name(pair)} == {b"key"}
     assert is_over(pair)
 
 
@@ -121,7 +122,7 @@ def test_a_call_whose_limit_passed_in_a_lost_session_ended_what_may_be_asked_aga
     pair.connect()
     pair.advance(10.0)
     assert len(pair.answers) == 1
-    assert not asked_to_leave(pair)
+    assert not left_by_name(pair)
     assert not is_over(pair)
 
 
@@ -208,7 +209,7 @@ def test_another_call_for_the_key_takes_the_place_that_was_left_behind(other_fir
         submit(pair)
     pair.connect()
     pair.advance(1.0)
-    assert asked_to_leave(pair) == []
+    assert left_by_name(pair) == []
     assert not pair.cancels
     pair.cancel(1)
     assert is_over(pair)
@@ -225,7 +226,7 @@ def test_who_is_answered_has_taken_the_place_that_was_left_behind(given_up: bool
     for answer in pair.answers:
         pair.receive(answer.call)
     pair.advance(1.0)
-    assert asked_to_leave(pair) == []
+    assert left_by_name(pair) == []
     assert not pair.router.works.generations[0].lost
 
 
@@ -242,7 +243,7 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
     assert len(pair.router.works.open) == 1
 
 
-def test_what_the_server_has_heard_of_is_left_no_more_when_the_session_is_lost_later():
+def test_what_was_left_by_name_is_left_no_more_when_the_session_is_lost_later():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
     submit(pair, b"stays")
@@ -251,22 +252,73 @@ def test_what_the_server_has_heard_of_is_left_no_more_when_the_session_is_lost_l
     lose_session(pair)
     pair.connect()
     pair.advance(1.0)
-    assert asked_to_leave(pair) == []
+    assert left_by_name(pair) == [b"key"]
     assert list(pair.client.calls.live) == [1]
 
 
-def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
+def test_a_call_given_up_before_its_session_was_lost_is_left_by_name_in_the_next():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
-    with pair.losing(messages.Synced, messages.Finish):
-        pair.advance(1.2)
+    with pair.losing(messages.Request, messages.Finish):
         pair.cancel(0)
-        probe, status = pair.client.calls.probe, pair.router.status()
-        pair.hear(messages.Synced(pair.session.id, probe, [], status))
     lose_session(pair)
     pair.connect()
-    assert asked_to_leave(pair) == [b"key"]
+    assert left_by_name(pair) == [b"key", b"key"]
     assert is_over(pair)
+
+
+def test_g11_a_cancel_that_a_sync_had_answered_before_it_was_safe_was_forgotten():
+    """The server crashed while its disk was stuck, and the next one ran the work again."""
+    pair = journaled()
+    pair.cancel(0)
+    pair.advance(3.0)
+    pair.records = [each for each in pair.records if not isinstance(each, Closed)]
+    pair.disconnect()
+    restarted(pair)
+    pair.connect()
+    assert not goes_on(pair)
+
+
+def test_a_place_was_kept_for_a_call_whose_key_another_call_had_asked_for_in_vain():
+    """That one was refused: it had another input."""
+    pair = cut_off()
+    name = KeyName(b"default", b"key")
+    pair.submit(b"other", key=CallKey(KeyAct.ASK, name, input_digest(b"other", None)))
+    pair.cancel(0)
+    pair.connect()
+    pair.advance(1.0)
+    assert pair.failure(1).code == "key-conflict"
+    assert left_by_name(pair) == [b"key"]
+    assert is_over(pair)
+
+
+def test_a_call_that_leaves_had_the_number_of_one_whose_outcome_is_received_twice():
+    """A shared call is received by each of its callers."""
+    pair = Pair(workers=2)
+    submit(pair)
+    pair.end()
+    with pair.losing(messages.Outcome):
+        submit(pair)
+        pair.cancel(1)
+    pair.receive(0)
+    assert left_by_name(pair) == [b"key"]
+    assert 0 not in pair.client.calls.live
+
+
+def test_g7_a_key_that_is_asked_for_again_is_not_left():
+    """The server has it from the call that was given up, and the client from the other."""
+    pair = cut_off()
+    with pair.losing(messages.Request):
+        pair.connect()
+        pair.cancel(0)
+        assert left_by_name(pair) == [b"key"]
+        submit(pair)
+    lose_session(pair)
+    pair.connect()
+    pair.advance(3.0)
+    assert len(pair.runs) == 1
+    assert not pair.cancels
+    assert list(pair.client.calls.live) == [1]
 
 
 def test_g2_a_call_that_leaves_starts_nothing_where_its_work_is_over():
@@ -278,7 +330,7 @@ def test_g2_a_call_that_leaves_starts_nothing_where_its_work_is_over():
     pair.router.works.stop()
     pair.connect()
     pair.advance(2.0)
-    assert asked_to_leave(pair) == [b"key"]
+    assert left_by_name(pair) == [b"key"]
     assert len(pair.runs) == 1
     assert not pair.client.calls.live
 
@@ -343,7 +395,7 @@ def test_a_request_that_was_to_leave_and_did_not_arrive_was_not_sent_again(how: 
                 messages.Refused(pair.session.id, 0, "journal", "it is behind", 2.5, b"default")
             )
             pair.advance(2.0)
-            assert list(pair.client.calls.live) == [0]
+            assert list(pair.client.calls.live) == [~0]
     assert not goes_on(pair)
     assert not pair.client.calls.live
 
@@ -396,12 +448,14 @@ def test_a_call_cancelled_while_it_waited_for_the_word_of_its_limit_was_not_left
 
 def test_g8_calls_given_up_while_a_server_is_silent_keep_no_more_than_a_window():
     pair = Pair(workers=2, server={"window": 4})
-    pair.lose = lambda message: isinstance(message, messages.Synced)
+    pair.lose = lambda message: isinstance(message, messages.Synced | messages.Outcome)
     for number in range(9):
         submit(pair, b"%d" % number)
         pair.cancel(number)
-    assert pair.client.sessions.current is not None
-    assert len(pair.client.sessions.current.left) == 4
+    assert len(pair.client.calls.live) == 4
+    pair.lose = lambda message: False
+    pair.advance(3.0)
+    assert not pair.client.calls.live
 
 
 @pytest.mark.parametrize("keyed", [False, True])

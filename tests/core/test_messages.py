@@ -51,7 +51,7 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "digest": [b"d" * 31, b"d" * 33, "d" * 32, None],
     "bstr": ["text", None, 1],
     "tag": [-1, MAX_UINT, True, None, "text", b"", bytes(65)],
-    "1..3": [-1, 0, 4, True, 1.0],
+    "1..4": [-1, 0, 5, True, 1.0],
     ABOUT_CDDL: ["", "stats", None, b"keys"],
     "traceparent": [None, b"", "", "00" * 27, *WRONG_TRACEPARENTS],
     "[* note]": [None, b"note", ["note"], [bytes(NOTE_BYTES + 1)], {}],
@@ -64,7 +64,7 @@ def example(cls: Any) -> list[Any]:
         "uint": 1, "positive": 1, "id": b"i" * 16, "tstr": "text", "bool": True,
         "bool / null": None, "seconds / null": 1.5, "seconds": 2.5, "spans": [0, 2, 3, 4],
         "{* tstr => any}": {"a": [1]}, "digest": b"d" * 32, "bstr": b"key",
-        "tag": b"tag", "1..3": 2, ABOUT_CDDL: "keys",
+        "tag": b"tag", "1..4": 2, ABOUT_CDDL: "keys",
         "[* note]": [b"note", b""], "traceparent": TRACEPARENT,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]

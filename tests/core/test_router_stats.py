@@ -173,4 +173,4 @@ def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():
     calls = [pair.submit(key=other) for _ in range(2)]
     pair.cancel(*calls)
     pair.advance(2.0)
-    assert (counts.entered, counts.finished, counts.cancelled) == (6, 6, 1)
+    assert (counts.entered, counts.finished, counts.cancelled) == (7, 7, 1)  # one leaves

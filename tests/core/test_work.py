@@ -168,6 +168,18 @@ CELLS: list[tuple[WorkInput, tuple[WorkState, ...], Any, list[Any], WorkState | 
         Input.FORGET, (S.ARCHIVED,), lambda b, w: b.command(2, KeyAct.FORGET, w.number),
         [*CLOSED, (2, 0, HIT)], S.CLOSED,
     ),
+    (
+        Input.QUIT, OPEN, lambda b, w: b.command(11, KeyAct.LEAVE, None),
+        [*CLOSED, (11, 0, HIT)], S.CLOSED,
+    ),
+    (
+        Input.QUIT, (*OPEN, *DONE), lambda b, w: b.command(2, KeyAct.LEAVE, None),
+        [(2, 0, NOTHING)], None,
+    ),
+    (
+        Input.QUIT, DONE, lambda b, w: b.command(11, KeyAct.LEAVE, None),
+        [(11, 0, NOTHING)], None,
+    ),
     (Input.RELEASE, (S.HELD,), lambda b, w: b.report(of(b)), [], S.WAITING),
     (Input.DISPATCH, (S.WAITING,), lambda b, w: b.dispatch(w) and [], [], S.RUNNING),
     (Input.REPORT, (S.RUNNING,), lambda b, w: b.report(of(b)), BOTH, S.COMPLETED),

@@ -40,8 +40,9 @@ call goes back to ``QUEUED`` only if it did not run under its id, or if its sess
 it gets a new id, and its request has the number of executions that may have been started for it,
 so that the server can decide whether it may start again.
 
-A lost session may go on counting its caller for the work of a key (:mod:`.work`).  So a call that
-is given up in a lost session is issued again only to leave: see :meth:`Calls.leave`.
+A server may go on counting its caller for the work of a key, also after its session is lost
+(:mod:`.work`).  So when the last call that asks for the key is given up, the client leaves by name:
+see :meth:`Calls.leave`.
 
 Every input of a call goes through :meth:`Calls.step`, which looks up :data:`TABLE`.  A cell is one
 short function: it changes the call and returns the actions that follow (:class:`CallAction`).  A
@@ -338,8 +339,6 @@ class Call:
     """Whether its caller goes on counting for the work of its key, though its limit has passed."""
     alone: bool = False
     """Whether nobody waits for its outcome."""
-    is_leaving: bool = False
-    """Whether it is issued again only to leave: a lost session may go on counting its caller."""
 
     def left_s(self, now_s: float) -> float | None:
         """The rest of its limit in seconds, which begins when the server has the request."""
@@ -365,12 +364,6 @@ class ClientSession:
     """Number of these that wait for keys."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished sequences of which the server does not know yet."""
-    leaving: dict[int, Call] = dataclasses.field(default_factory=dict)
-    """Calls that were issued again only to leave, by sequence."""
-    left: list[tuple[int, Call]] = dataclasses.field(default_factory=list)
-    """Calls for the work of keys that were given up in this session, each with the last probe
-    before that: until a later probe is answered, the server may not know of it.  At most as many
-    as the window; the orphan deadline ends the work of the others."""
     lost_s: float | None = None
     """Moment at which the server said that it does not know the session; None: it knows it."""
 
@@ -694,12 +687,9 @@ class Calls:
         self.retransmitted = 0
         self.reissued = 0
         self.asking: Counter[KeyName] = Counter()
-        """Number of calls for each key whose callers wait."""
-        self.owed: set[KeyName] = set()
-        """Keys for whose work a lost session may count this client, and of which another call is
-        under way: the last of these calls leaves, unless it is answered."""
-        self.probe = 0
-        """Number of the last probe."""
+        """Number of calls that ask for each key."""
+        self.given_up: set[KeyName] = set()
+        """Those of these keys for which a call was given up that a server may still count."""
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
@@ -734,17 +724,30 @@ class Calls:
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
-    def leave(self, call: Call) -> None:
-        """End the counting of a caller that a lost session may go on with: the call is issued
-        again, so that it counts in the new session alone, and ends once the server has it.  It
-        starts nothing, since its request says that its executions are used up."""
-        assert call.asks_for is not None
-        if call.asks_for in self.asking:
-            self.owed.add(call.asks_for)  # another call counts for the caller
-            return
-        call.is_leaving = call.alone = call.may_have_run = True
-        call.limit_s, call.earlier, call.session = None, call.most, None
-        call.stage = Stage.QUEUED
+    def ask_no_more(self, call: Call) -> None:
+        """Take the end of a call that asks for a key.  When it was the last one, and one was given
+        up, the client leaves."""
+        name = call.asks_for
+        assert name is not None
+        if call.stays:
+            self.given_up.discard(name)
+        elif call.request is not None and call.stage is not Stage.ANSWERED:
+            self.given_up.add(name)
+        self.asking[name] -= 1
+        if not self.asking[name]:
+            del self.asking[name]
+            if name in self.given_up:
+                self.given_up.remove(name)
+                self.leave(name, call)
+
+    def leave(self, name: KeyName, last: Call) -> None:
+        """Leave the work of a key by name, in the place of the last call that asked for it.  That
+        is a call like any other, so it is repeated until a server has answered it, which it does
+        once it is safe; but nobody waits for it.  No caller gives its number, which is negative."""
+        call = Call(
+            ~last.number, b"", None, last.most, None, last.asked_s,
+            key=CallKey(KeyAct.LEAVE, name), alone=True,
+        )  # fmt: skip
         self.live[call.number] = call
         self.queue.put(call)
 
@@ -766,17 +769,14 @@ def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
-    name = call.asks_for
-    if call.is_leaving and name is not None and name in calls.asking:
-        calls.owed.add(name)  # another call counts for the caller
+    if call.key is not None and call.key.act is KeyAct.LEAVE and call.key.name in calls.asking:
+        calls.given_up.add(call.key.name)  # it is asked for again
         return _end(calls, call, CallAction.TELL)
     calls.queue.take(call)
     call.stage = Stage.SENT
     call.session, call.sequence = session, session.next
     session.next += 1
     session.calls[call.sequence] = call
-    if call.is_leaving:
-        session.leaving[call.sequence] = call
     session.waiting_for_keys += call.waits_for_key
     # No number is given twice: another request under this id has another digest.
     digest = call.number.to_bytes(ID_BYTES, "big") if call.key is None else call.key.digest
@@ -814,6 +814,8 @@ def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
     call.stage = Stage.ANSWERED
+    if call.asks_for is not None:
+        calls.given_up.discard(call.asks_for)  # this session has taken the place of others
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # with the truth about the lost session
     if call.alone:
@@ -838,7 +840,7 @@ def _receive(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _cancel(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    if call.alone and not call.is_leaving:
+    if call.alone:
         return ()
     call.stays = False
     return _end(calls, call, CallAction.TELL)
@@ -983,27 +985,14 @@ def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """Remove a call; the server is told unless the call never had an id."""
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
-    name, session = call.asks_for, call.session
-    may_count = name is not None and not call.stays and call.stage is not Stage.ANSWERED
-    must_leave = call.may_have_run and not call.is_leaving
-    if name is not None and not call.is_leaving:
-        calls.asking[name] -= 1
-        if not calls.asking[name]:
-            del calls.asking[name]
-            must_leave |= name in calls.owed
-            calls.owed.discard(name)
-    if call.stage is Stage.QUEUED:
+    is_queued = call.stage is Stage.QUEUED
+    if is_queued:
         calls.queue.take(call)
-        if may_count and must_leave:
-            calls.leave(call)
-        return ()
-    assert session is not None
-    _leave_session(calls, call)
-    if may_count and not call.is_leaving and (must_leave or session.lost_s is not None):
-        calls.leave(call)
-    elif may_count and len(session.left) < session.window:
-        session.left.append((calls.probe, call))
-    return ((tell, None),)
+    else:
+        _leave_session(calls, call)
+    if call.asks_for is not None:
+        calls.ask_no_more(call)
+    return () if is_queued else ((tell, None),)
 
 
 def _leave_session(calls: Calls, call: Call) -> None:
@@ -1011,7 +1000,6 @@ def _leave_session(calls: Calls, call: Call) -> None:
     session, call.session = call.session, None
     assert session is not None
     del session.calls[call.sequence]
-    session.leaving.pop(call.sequence, None)
     session.waiting_for_keys -= call.waits_for_key
     if calls.held:
         calls.held.drop(call)
@@ -1318,7 +1306,7 @@ class ClientCore:
     def _close(self, given: ClientClosed) -> None:
         """End every pending call now, and tell the server."""
         self.closed = True
-        for _ in range(2):  # the second time, calls that were to leave in another session
+        for _ in range(2):  # the second time, calls that leave the work of keys
             for call in list(self.calls.live.values()):
                 self._step(call, CallInput.CLOSED, given.now_s)
             self._pump(given.now_s)
@@ -1428,8 +1416,6 @@ class ClientCore:
         session = self.sessions.current
         if session is None or synced.session != session.id:
             return
-        if session.left:
-            session.left = [each for each in session.left if each[0] >= synced.probe]
         self._malformed.pop(messages.Sync, None)
         self.link.status(synced.server, now_s)
         idle, ready = not self.calls.live, self.link.unready_s is None
@@ -1444,10 +1430,6 @@ class ClientCore:
                     self._step(call, CallInput.REFUSED, now_s, error)
                 else:
                     self._step(call, CallInput.MISSING, now_s, synced.probe)
-        for call in list(session.leaving.values()):
-            # A missing one was just sent again.
-            if call.sent_probe < synced.probe and call.number not in self.calls.held:
-                self._step(call, CallInput.CANCEL, now_s)  # the server has it, so it leaves
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
         if not self.closed and self.pings.welcomed(welcome, now_s):
@@ -1469,8 +1451,6 @@ class ClientCore:
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
             self.pings.lost(session, unknown.epoch)
-            for _, call in () if self.closed else session.left:
-                self.calls.leave(call)
             if not self.closed:  # else it has taken the goodbye before it was asked again
                 self._report("warning", f"the server does not know session {short(session.id)}")
             self.link.no_session(now_s)
@@ -1552,7 +1532,6 @@ class ClientCore:
         self.link.asked(now_s)
         for message in self.pings.next(now_s, idle=not self.calls.live, closed=self.closed):
             self._send(message)
-        self.calls.probe = self.pings.probe
 
     def _scan(self, now_s: float) -> None:
         """Look through calls whose limit has passed, held calls that are due, and lost sessions."""

@@ -51,6 +51,8 @@ class KeyAct(enum.IntEnum):
     """The outcome of what was asked under it."""
     CANCEL = 2
     FORGET = 3
+    LEAVE = 4
+    """Its caller gives up what it has asked for under it in other sessions."""
 
 
 class Keyed(NamedTuple):

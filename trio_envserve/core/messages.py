@@ -136,7 +136,7 @@ Digest: TypeAlias = Annotated[bytes, Field("digest", _is_digest)]
 Bytes: TypeAlias = Annotated[bytes, Field("bstr", _of_type(bytes))]
 Name: TypeAlias = Annotated["bytes | None", Field("bstr", _of_type(bytes), optional=True)]
 Act: TypeAlias = Annotated[
-    "int | None", Field("1..3", lambda v: type(v) is int and 0 < v < 4, optional=True)
+    "int | None", Field("1..4", lambda v: type(v) is int and 0 < v < 5, optional=True)
 ]
 About: TypeAlias = Annotated[str, Field(ABOUT_CDDL, ABOUT.__contains__)]
 Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
@@ -188,9 +188,10 @@ class Request(NamedTuple):
 
     ``namespace`` and ``key`` name work that others may ask for, too; of such ``allowance``,
     ``execution_s`` and ``grace_s`` are those of the request that begins it.  ``act``: null ask,
-    1 attach, 2 cancel, 3 forget.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the
-    request is issued again, since its session was unknown, and of its allowance so many may have
-    been started or may still run; all of it, where nothing proves that they have ended.
+    1 attach, 2 cancel, 3 forget, 4 leave.  ``tag`` says what a cancel or a forget hits.
+    ``earlier``: the request is issued again, since its session was unknown, and of its allowance so
+    many may have been started or may still run; all of it, where nothing proves that they have
+    ended.
     Body: of an ask the encoded value, else empty.
     """
 

@@ -107,6 +107,7 @@ class WorkInput(enum.Enum):
     LOSE = "its session is lost, or its time has passed"
     CANCEL = "cancel by name"
     FORGET = "forget by name"
+    QUIT = "leave by name"
     RELEASE = "nothing earlier of its name lives"
     DISPATCH = "dispatched to a worker"
     REPORT = "outcome from its execution"
@@ -395,6 +396,7 @@ READS_AT_ONCE = 64
 """Outcomes that are read from the journal at one time."""
 
 _W, _I = WorkState, WorkInput
+_COMMANDS = {KeyAct.CANCEL: _I.CANCEL, KeyAct.FORGET: _I.FORGET, KeyAct.LEAVE: _I.QUIT}
 _Cell: TypeAlias = Callable[["Works", Any, Any], Any]
 
 
@@ -738,6 +740,13 @@ class Works:
 
     # -- cells: commands ----------------------------------------------------------------
 
+    def _quit(self, work: Work, ticket: Ticket) -> None:
+        """A caller counts no more for what it has asked in other sessions than that of this
+        command."""
+        work.lost -= {ticket.caller}
+        self._replace(work, ticket)
+        self._who_waits(work)
+
     def _close(self, work: Work, arg: object = None) -> None:
         """End a work: its tickets are told "cancelled", and the next ask opens another."""
         tickets, started = self._by_weight(work), work.started
@@ -909,6 +918,7 @@ class Works:
             (_I.LOSE,     _never,   _lose,    _lose,    _lose,     _lose,    _lose,    _never),
             (_I.CANCEL,   _ignore,  _close,   _close,   _close,    _ignore,  _ignore,  _never),
             (_I.FORGET,   _ignore,  _close,   _close,   _close,    _close,   _disown,  _never),
+            (_I.QUIT,     _never,   _quit,    _quit,    _quit,     _quit,    _quit,    _never),
             (_I.RELEASE,  _never,   _release, _never,   _never,    _never,   _never,   _never),
             (_I.DISPATCH, _never,   _never,   _run,     _never,    _never,   _never,   _never),
             (_I.REPORT,   _never,   _never,   _never,   _complete, _free,    _never,   _remove),
@@ -1333,9 +1343,11 @@ class Works:
         self, ticket: Ticket, asked: Keyed, work: Work | None, *, is_again: bool
     ) -> Refusal | None:
         tag, name = asked.tag, asked.name
-        if tag is None and is_again:
+        if asked.act is KeyAct.LEAVE:  # a copy of it does no harm
+            tag = None
+        elif tag is None and is_again:
             return Refusal.REPEATED
-        command = Command(_I.CANCEL if asked.act is KeyAct.CANCEL else _I.FORGET, name, tag)
+        command = Command(_COMMANDS[asked.act], name, tag)
         is_of_another = isinstance(tag, int) and (work is None or work.number != tag)
         if is_of_another or (tag is None and work is None):
             answer = CommandAnswer()
@@ -1344,7 +1356,7 @@ class Works:
         elif isinstance(tag, bytes) and not self._remembers(name.namespace):
             return Refusal.COMMANDS_FULL
         else:
-            answer = self._end_by(command, work)
+            answer = self._end_by(command, work, ticket)
         self._admit(ticket)
         record: dict[str, Any] = {"generation": answer.generation, "started": answer.started}
         if answer.finished:
@@ -1352,14 +1364,14 @@ class Works:
         self.tell(Said(ticket, outcomes.said(record)))
         return None
 
-    def _end_by(self, command: Command, work: Work | None) -> CommandAnswer:
+    def _end_by(self, command: Command, work: Work | None, ticket: Ticket) -> CommandAnswer:
         started = True if work is None else work.started
-        self.step(work, command.input)
+        self.step(work, command.input, ticket)
         is_closed = work is not None and work.state is _W.CLOSED
         answer = CommandAnswer(
             work.number if work is not None and is_closed else None,
             started if is_closed else True,
-            finished=work is not None and not is_closed,
+            finished=command.input is _I.CANCEL and work is not None and not is_closed,
         )
         if isinstance(command.tag, bytes):
             self._remember(command, answer, self.clock.awake_s)

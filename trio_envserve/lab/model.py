@@ -449,6 +449,20 @@ class RouterModel(Judge):
             self._record(*fact)
         self._answer_command(request, ticket, answer, here, fact)
 
+    def leave_by_name(self, request: RequestId, ticket: ModelTicket, name: Name) -> None:
+        """A caller counts no more for what it has asked in other sessions.  What it may have ended
+        before is over for good once that is answered."""
+        here = self.open.get(name)
+        answer: Told = ("said", None, True, False)
+        ended = [fact for fact in self.unsafe if fact[0] == "closed"]
+        if here is not None:
+            started = here.started
+            self._return(here, self.sessions[request.session].caller, request.session)
+            self._who_waits(here)
+            if not here.open:
+                answer = ("said", here.number, started, False)
+        self._answer_command(request, ticket, answer, here, *ended)
+
     def _answer_command(
         self, request: RequestId, ticket: ModelTicket, answer: Told, here: ModelWork | None,
         *facts: Fact,
@@ -1324,6 +1338,8 @@ class Boundary(RouterModel):
                 self.attach(request, ticket, label, name, refused)
             case _ if refused:
                 pass
+            case KeyAct.LEAVE:
+                self.leave_by_name(request, ticket, name)
             case _:
                 self.command(request, ticket, name, act, message.tag)
 

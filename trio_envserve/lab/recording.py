@@ -391,7 +391,7 @@ WANTED = "sync: it is wanted"
 _WAITING_ACTS = (KeyAct.ASK, KeyAct.ATTACH)
 _ACTS = {
     KeyAct.ASK: "ask of a key", KeyAct.ATTACH: "attach to a key", KeyAct.CANCEL: "cancel of a key",
-    KeyAct.FORGET: "forget of a key",
+    KeyAct.FORGET: "forget of a key", KeyAct.LEAVE: "leave of a key",
 }  # fmt: skip
 
 

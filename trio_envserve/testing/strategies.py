@@ -237,7 +237,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
         "bstr": st.binary(max_size=20),
         ABOUT_CDDL: st.sampled_from(ABOUT),
         "tag": st.integers(0, 20) | st.binary(min_size=1, max_size=20),
-        "1..3": st.integers(1, 3),
+        "1..4": st.integers(1, 4),
         "traceparent": st.builds(_traceparent, *_SPANS, st.integers(0, 255)),
         "[* note]": st.lists(st.binary(max_size=20), max_size=5),
         "{* tstr => any}": st.dictionaries(texts(), st.none() | st.integers(), max_size=3),

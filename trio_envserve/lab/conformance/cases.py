@@ -387,6 +387,10 @@ class CaseStage:
         """Forget the key; see :meth:`_command`."""
         await self._command(n, KeyAct.FORGET, **said)
 
+    async def leave_key(self, n: int, **said: Any) -> None:
+        """Leave the key by name; see :meth:`_command`."""
+        await self._command(n, KeyAct.LEAVE, **said)
+
     def _say(self, n: int, act: KeyAct, body: Body = b"", **other: Any) -> None:
         skip_without_keys(self.peer)
         say_of_key(self.peer, n, self._name, act, body, **other)
@@ -669,6 +673,17 @@ G1 nothing-starts-under-a-key-before-what-ran-has-ended
 After a cancel by key the next ask waits for the end of code that ignores its cancel.
     ask 0 wait stubborn=true; started 0; cancel-key 1 started=true; error 0; ask 2; barrier
     ran 0 1; open 0; result 2; ran 0 2; ended 0
+
+== Leave
+
+G7 a-caller-leaves-what-it-has-asked-in-another-session
+When a caller leaves by name, its work of another session is cancelled, if nobody else waits.
+    ask 0 wait; started 0; hello; leave-key 0 generation=some started=true; cancelled 0
+
+G7 who-leaves-takes-nothing-from-others
+A leave ends nothing of another caller, and nothing that is asked in its own session.
+    ask 0 wait; started 0; leave-key 1 generation=none started=true; client 2
+    leave-key 0 generation=none started=true; client 1; runs 0; open 0; result 0
 
 == Cancel and forget
 
@@ -1515,7 +1530,7 @@ SECTIONS = (
     "Transport", "Headers", "Bodies", "Requests", "A session", "Sync", "Connections",
     "Cancel, and a caller's limit", "Refusals", "When the session is unknown",
     "A minimal client", "A good client", "What can be asked", "Generations",
-    "Cancel and forget", "Which keys there are", "Issued again", "Versions",
+    "Leave", "Cancel and forget", "Which keys there are", "Issued again", "Versions",
 )  # fmt: skip
 """The headings of ``docs/protocol.md`` from which there are cases, in its order."""
 
