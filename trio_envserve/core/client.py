@@ -727,11 +727,11 @@ class Calls:
     def ask_no_more(self, call: Call) -> None:
         """Take the end of a call that asks for a key.  When it was the last one, and one was given
         up, the client leaves."""
-        name = call.asks_for
+        name, stage = call.asks_for, call.stage
         assert name is not None
         if call.stays:
             self.given_up.discard(name)
-        elif call.request is not None and call.stage is not Stage.ANSWERED:
+        elif stage is not Stage.ANSWERED and (call.may_have_run or stage is not Stage.QUEUED):
             self.given_up.add(name)
         self.asking[name] -= 1
         if not self.asking[name]:

@@ -336,7 +336,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
         "held": Rule("in the lines of its accounts", lambda owner, calls: calls.lines),
-        **_out(_DERIVED, "asking", "probe"),
+        **_out(_DERIVED, "asking"),
         "live": Rule(
             "by number", lambda owner, calls: tuple(calls[n] for n in sorted(calls))
         ),
@@ -361,13 +361,7 @@ RULES: dict[type, dict[str, Rule]] = {
     ClientSession: {
         **_out(_CONSTANT, "window", "message_bytes", "most_waiting_for_keys"),
         **_out(_DERIVED, "epoch", "waiting_for_keys"),
-        **dict.fromkeys(("calls", "leaving"), Rule("by number", _calls)),
-        "left": Rule(
-            "probes are compared with each other only",
-            lambda owner, left: tuple(
-                (Counted("probe", names.client_of(owner.id), probe), call) for probe, call in left
-            ),
-        ),
+        "calls": Rule("by number", _calls),
         "unflushed": Rule("a set", lambda owner, numbers: tuple(sorted(numbers))),
         "lost_s": Rule(_CLOCK, _is_set),
     },
