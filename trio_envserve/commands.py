@@ -169,9 +169,9 @@ class CutOutput:
     def take(self, piece: bytes) -> None:
         """Add what was written next."""
         self._total += len(piece)
-        room = self._head_most - len(self._head)
-        self._head += piece[:room]
-        self._tail += piece[room:]
+        left = self._head_most - len(self._head)
+        self._head += piece[:left]
+        self._tail += piece[left:]
         if len(self._tail) > 2 * self._tail_most + PIECE_BYTES:
             self._cut()
 

@@ -149,8 +149,8 @@ class _Lines(logging.Handler):
         try:
             line = self.format(record)
         except Exception as error:  # arguments that do not fit, or whose __str__ raises
-            place = f"{record.pathname}:{record.lineno}"
-            text = f"a record of {place} cannot be formatted: {type(error).__name__}"
+            where = f"{record.pathname}:{record.lineno}"
+            text = f"a record of {where} cannot be formatted: {type(error).__name__}"
             line = self.format(_record(logging.ERROR, record.name, text))
         self.writer.put(f"{line}\n")
 

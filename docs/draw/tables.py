@@ -105,7 +105,7 @@ LIFE_WORDS: Mapping[str, str] = {
     "_nothing": "ignore",
     "_never": "–",  # noqa: RUF001  # a dash: cannot be
     "_ready": "ready",
-    "_heard": "note its loop and memory; no longer silent",
+    "_alive": "note its loop and memory; no longer silent",
     "_held": "note by whom",
     "_retire": "retiring",
     "_recall": "ready, if it retires since fewer workers are enough",

@@ -83,7 +83,7 @@ async def pictures(folder: Path) -> dict[str, str]:
     drawn["eval-summary.svg"] = svg(rich_tables(summary_tables(summary, TITLE)), "eval")
     a, b = overview(first), overview(second)
     entries = chosen(a.entries, worst=True)
-    lines = page(record_at(first, entries[0]), place=f"1 of {len(entries)}")
+    lines = page(record_at(first, entries[0]), which=f"1 of {len(entries)}")
     drawn["show.svg"] = svg(rich_page(lines), "show before.jsonl --worst")
     names_of = ("before.jsonl: guessing, oracle", "after.jsonl: guessing, random")
     drawn["compare.svg"] = svg(

@@ -97,8 +97,8 @@ class Bench:
         assert effect.body is not None
         if message.status != Status.RESULT:
             return (*who, error_records.decode(effect.body).code)
-        is_said = message.worker == "" and message.executions == 0
-        return (*who, cbor2.loads(effect.body) if is_said else bytes(effect.body))
+        is_ours = message.worker == "" and message.executions == 0
+        return (*who, cbor2.loads(effect.body) if is_ours else bytes(effect.body))
 
     def wait(self, seconds: float) -> list[Told]:
         """Time passes."""

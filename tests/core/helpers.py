@@ -425,7 +425,7 @@ class Pair(Joined):
         """What the router sent to the client, lost or not."""
         self.batched = False
         """Whether what is said in one turn to one peer shares batches, as from the shells."""
-        self._waiting: dict[tuple[str, bytes, tuple[bytes, ...]], list[messages.Said]] = {}
+        self._waiting: dict[tuple[str, bytes, tuple[bytes, ...]], list[messages.MessageRow]] = {}
         if ready:
             self.open_pool()
         if welcomed:

@@ -92,7 +92,7 @@ def test_deadlines_of_waiting_requests_grew_the_kept_outcomes_past_all_bounds():
             assert ticket is None or bench.works.expire(ticket)
             bench.turn()
     taken = bench.accounts.all
-    assert taken.places == taken.kept_unrun
+    assert taken.waiting == taken.kept_unrun
     assert taken.kept_count + len(bench.works.queue) <= 3 + 2
     ticket = bench.session(1).tickets[0]
     assert bench.works.expire(ticket), "a deadline that comes again changes nothing"
@@ -124,11 +124,11 @@ def test_g8_a_body_is_held_no_longer_than_it_can_be_needed():
 def test_g8_a_namespace_waits_when_too_many_have_work():
     accounts = accounts_with(KeyLimits(namespaces=2))
     for namespace in (b"a", b"b"):
-        accounts.place(namespace_of(accounts, namespace), +1)
+        accounts.wait(namespace_of(accounts, namespace), +1)
         accounts.at_work.add(namespace)
     assert not accounts.may_work(b"c", 0)
     assert accounts.may_work(b"a", 0)
-    accounts.place(namespace_of(accounts, b"a"), -1)
+    accounts.wait(namespace_of(accounts, b"a"), -1)
     assert accounts.may_work(b"c", 0)
     assert accounts.at_work == {b"b"}
 
@@ -246,8 +246,8 @@ def takes_all_it_may(accounts: Accounts, account: Account, size_bytes: int = 1) 
 def asks_all_it_may(accounts: Accounts, account: Account) -> int:
     """How many of its requests wait then."""
     while accounts.may_wait(account, 0):
-        accounts.place(account, +1)
-    return account.places
+        accounts.wait(account, +1)
+    return account.waiting
 
 
 def test_each_session_takes_its_share_of_what_the_others_leave():
@@ -269,7 +269,7 @@ def hogs_and_one(
 def test_many_sessions_that_never_finish_left_no_room_in_the_queue_for_any_other():
     """An honest client stood still until their leases ended."""
     accounts, honest = hogs_and_one(asks_all_it_may, queue=800)
-    assert accounts.all.places >= 800
+    assert accounts.all.waiting >= 800
     assert asks_all_it_may(accounts, honest) == 8  # its own part: a hundredth
 
 

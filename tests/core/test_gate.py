@@ -57,7 +57,7 @@ def test_g9_what_waits_for_a_journal_that_is_lost_is_due_and_not_safe():
     journal.saved(1)
     journal.fail("the disk is gone", final=True)
     assert [*gate.take_due()] == [("first", True), ("second", False)]
-    assert gate.has_room(), "one that is lost owes nothing"
+    assert gate.may_hold(), "one that is lost owes nothing"
 
 
 def test_one_that_waits_twice_is_decided_until_the_last_answer_was_told():
@@ -104,21 +104,21 @@ def test_g8_the_disk_may_owe_so_many_records_and_answers(part: float):
     gate, journal, _ = gate_of()
     most = int(part * RECORDS_OF_EACH * KEYS.generations)
     append(journal, most - 1)
-    assert gate.has_room(part)
+    assert gate.may_hold(part)
     append(journal)
-    assert not gate.has_room(part)
+    assert not gate.may_hold(part)
     journal.saved(journal.appended)
     for number in range(most):
-        assert gate.has_room(part)
+        assert gate.may_hold(part)
         gate.hold(number, "answer")
-    assert not gate.has_room(part)
+    assert not gate.may_hold(part)
 
 
 def test_without_a_journal_everything_is_safe():
     gate, journal, _ = gate_of(on=False)
     append(journal)
     assert gate.is_safe()
-    assert gate.has_room()
+    assert gate.may_hold()
     assert not gate.is_due
 
 

@@ -37,7 +37,7 @@ from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.messages import Beat, RouterChanged, Stop
-from trio_envserve.core.pool import NO_PLACE, Elastic, LifeInput, Need, Phase
+from trio_envserve.core.pool import NO_SLOT, Elastic, LifeInput, Need, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToHost, ToWorker
@@ -195,7 +195,7 @@ def test_hosts_say_how_they_are():
     (record,) = link.hosts.records({b"w0-1": 3}, link.now_s + 2)["hosts"]
     assert record == {
         "host": "a", "state": "ready", "why": "", "slots": 2, "workers": 2, "ready": 2,
-        "running": 3, "heard_s": 2.0, "lost_s": round(TERMS.wait_s - 2.0, 3), "load": 0.5,
+        "running": 3, "beat_age_s": 2.0, "lost_s": round(TERMS.wait_s - 2.0, 3), "load": 0.5,
         "memory_bytes": 7,
     }  # fmt: skip
     assert {life.name for life in link.pool.lives.values()} == {"w0-1@a", "w1-1@a"}
@@ -932,7 +932,7 @@ def test_worker_that_has_no_place_at_the_next_router_runs_to_its_end_and_gets_no
     other.attach()
     other.back(0, is_to_end=True)
     life = other.router.pool.lives[WORKER]
-    assert (life.phase, life.why) == (Phase.EMPTYING, NO_PLACE)
+    assert (life.phase, life.why) == (Phase.EMPTYING, NO_SLOT)
     site = other.router.workforce.workers[WORKER].site
     assert (site.members, site.workers) == (1, 0), "its machine takes no work for it"
     other.runs = first.runs

@@ -191,11 +191,11 @@ def test_the_frozen_shapes_are_as_they_were():
 # -- batches --------------------------------------------------------------------
 
 
-def rows_of(kind: Any) -> st.SearchStrategy[list[messages.Said]]:
+def rows_of(kind: Any) -> st.SearchStrategy[list[messages.MessageRow]]:
     """Rows of one kind with their bodies; some of their fields are often the same."""
     few = st.lists(strategies.messages(kind), min_size=1, max_size=4)
 
-    def said(made: list[Any], first: int, drawn: bytes) -> list[messages.Said]:
+    def said(made: list[Any], first: int, drawn: bytes) -> list[messages.MessageRow]:
         rows = ((made[each % len(made)], bytes([each]) * (each % 31)) for each in drawn)
         return [(row._replace(sequence=n), body) for n, (row, body) in enumerate(rows, first)]
 
@@ -206,7 +206,7 @@ def rows_of(kind: Any) -> st.SearchStrategy[list[messages.Said]]:
 @given(data=st.data())
 def test_the_rows_of_batches_come_back_the_same_and_in_order(kind: Any, data: st.DataObject):
     said = data.draw(rows_of(kind))
-    read: list[messages.Said] = []
+    read: list[messages.MessageRow] = []
     for frames in messages.in_batches(said):
         rows = messages.read(frames, most_bytes=MOST)
         assert 1 <= len(rows) == messages.rows_claimed(frames[0]) <= messages.BATCH_ROWS
@@ -221,7 +221,7 @@ def request(sequence: int = 0, **fields: Any) -> messages.Request:
     return messages.Request(b"s" * 16, sequence, b"d" * 16, None, 1, None)._replace(**fields)
 
 
-def shape(said: list[messages.Said]) -> list[int]:
+def shape(said: list[messages.MessageRow]) -> list[int]:
     """How many rows each message has."""
     found = [messages.read(f, most_bytes=MOST) for f in messages.in_batches(said)]
     assert [row for rows in found for row in rows] == said
@@ -230,7 +230,7 @@ def shape(said: list[messages.Said]) -> list[int]:
 
 def test_neighbours_of_one_kind_share_a_batch():
     sync = messages.Cancel(b"s" * 16, 9)
-    said: list[messages.Said] = [(request(n), b"body") for n in range(3)]
+    said: list[messages.MessageRow] = [(request(n), b"body") for n in range(3)]
     assert shape([]) == []
     assert shape(said) == [3]
     assert shape([*said, (sync, None), *said]) == [3, 1, 3]
@@ -261,7 +261,10 @@ def test_what_is_the_same_in_all_rows_is_written_once():
 
 
 def test_of_a_last_field_that_some_rows_leave_out_there_is_a_column():
-    said: list[messages.Said] = [(request(0), b""), (request(1, traceparent=TRACEPARENT), b"")]
+    said: list[messages.MessageRow] = [
+        (request(0), b""),
+        (request(1, traceparent=TRACEPARENT), b""),
+    ]
     (frames,) = messages.in_batches(said)
     assert cbor2.loads(frames[0])[-1] == [None, TRACEPARENT]
     assert messages.read(frames, most_bytes=MOST) == said

@@ -226,7 +226,7 @@ class Town:
             self.outcomes(), self.starts(), [run.body for _, run in self.live()],
             {sequence: ticket.state for sequence, ticket in session.tickets.items()},
             session.finished, sorted(self.pair.client.calls.live),
-            (taken.kept_count, taken.kept_bytes, taken.places, taken.running_count),
+            (taken.kept_count, taken.kept_bytes, taken.waiting, taken.running_count),
             taken.held_bytes,
         )  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
     assert two is not None
     assert three is not None
     bench.ask(1)
-    sessions.heard(two, 1.0)
+    sessions.seen(two, 1.0)
     assert opened(bench, 4, b"4", 2.0) is not None
     assert three.ended
     assert three.id not in sessions.known

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import values as values_module
 from trio_envserve.core.errors import ConfigError, EnvServeError
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.core.terms import cost_said
+from trio_envserve.core.terms import stated_cost
 from trio_envserve.core.values import (
     LEAST_CUT_BYTES,
     DecodingError,
@@ -61,7 +61,7 @@ def test_a_value_comes_back_in_its_normal_form(value):
 @given(plain_values())
 def test_a_plain_tree_is_encoded_as_cbor2_does(value):
     body = encode(value)
-    _, start = cost_said(body)
+    _, start = stated_cost(body)
     assert body[start:] == cbor2.dumps(value)
 
 
@@ -166,7 +166,7 @@ def test_pieces_have_the_heads_of_the_encoder(size):
     # A large byte string makes every container around it come in pieces.
     value = {**dict.fromkeys(map(str, range(size)), 1), "large": [*range(size), bytes(1 << 16)]}
     body = encode(value)
-    _, start = cost_said(body)
+    _, start = stated_cost(body)
     assert body[start:] == cbor2.dumps(value)
 
 

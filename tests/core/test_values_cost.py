@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.core.terms import COST_HEADER, BodyParts, Verdict, cost_said, weight
+from trio_envserve.core.terms import COST_HEADER, BodyParts, Verdict, stated_cost, weight
 from trio_envserve.core.values import (
     FREE_BYTES,
     LEAST_CUT_BYTES,
@@ -166,7 +166,7 @@ def test_container_of_any_size_takes_at_most_twice_its_cost(kind, count):
 
 def cbor_of(body: bytes) -> bytes:
     """A body without its header."""
-    return body[cost_said(body)[1] :]
+    return body[stated_cost(body)[1] :]
 
 
 def rollout(messages: int = 20, tokens: int = 4_000) -> dict[str, Any]:
@@ -218,14 +218,14 @@ def test_header_that_says_too_little_was_a_lie_and_nothing_more(count):
     value: list[Any] = [[] for _ in range(count)]
     body = encode(value)
     costs = 8 * len(cbor_of(body)) + 128 * (count + 1)
-    assert (cost_said(body)[0] is not None) == (count > 8_191)
+    assert (stated_cost(body)[0] is not None) == (count > 8_191)
     assert decode(said(cbor_of(body), costs)) == value
     for lie in (costs - 1, 8 * len(cbor_of(body)) - 1, 0):
         assert f"costs more than the {lie} bytes" in refusal(said(cbor_of(body), lie))
     small = WireLimits(message_bytes=costs // 8 - 1)
     assert "costs more" in refusal(said(cbor_of(body), 1 << 63), limits=small)
     if count > 8_191:
-        assert cost_said(body)[0] == costs
+        assert stated_cost(body)[0] == costs
         assert "costs more than the" in refusal(cbor_of(body))
 
 
@@ -242,7 +242,7 @@ def test_body_that_fills_a_message_has_a_reader_whatever_it_costs_without_a_head
 def test_body_weighs_an_eighth_of_what_its_header_says(large):
     value = {"small": [[] for _ in range(20_000)], "large": large}
     for body in (encode(value), encode_to_send(value)):
-        costs, _ = cost_said(encode(value))
+        costs, _ = stated_cost(encode(value))
         assert costs is not None
         assert weight(body) == costs // 8 > len(body)
     assert isinstance(encode_to_send(value), BodyParts) == bool(large)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from trio_envserve.core.key_records import input_digest
-from trio_envserve.core.terms import BYTE_COST, BodyParts, cost_said, whole
+from trio_envserve.core.terms import BYTE_COST, BodyParts, stated_cost, whole
 from trio_envserve.core.values import (
     JOINED_BYTES,
     LEAST_PIECE_BYTES,
@@ -50,7 +50,7 @@ def test_what_is_large_was_copied_to_count_what_is_beside_it(paused):
         tracemalloc.stop()
     assert peak < len(large) / 2
     assert isinstance(made, BodyParts)
-    cost, at = cost_said(made)
+    cost, at = stated_cost(made)
     assert cost == BYTE_COST * (len(made) - at) + OBJECT_COST * (2 + 9000 + 3)
     assert decode(bytes(made)) == value
 

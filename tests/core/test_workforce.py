@@ -90,7 +90,7 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
     for body in (b"a", b"b", b"c"):
         pair.submit(body)
     session = pair.session.id
-    rows: list[messages.Said] = [
+    rows: list[messages.MessageRow] = [
         (WorkerOutcome(session, number, number, 0, 1.0), b"%d" % number) for number in range(3)
     ]
     rows[1] = (WorkerOutcome(session, 7, 1, 0, 1.0), b"of another request")

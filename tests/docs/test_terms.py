@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import tokenize
 from pathlib import Path
+from token import NAME
 from typing import Any
 
 import pytest
@@ -75,3 +77,42 @@ def test_a_search_for_the_name_of_a_class_finds_one():
             found.setdefault(name, []).append(path.relative_to(PACKAGE).as_posix())
     several = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert several.keys() == OF_SEVERAL_CLASSES.keys(), several
+
+
+WITHDRAWN = {
+    "desk", "felt", "heard", "keeper", "nought", "place", "room", "said", "taker", "tenure",
+}  # fmt: skip
+"""Words that once named things of this project, each of them several."""
+
+THEIRS = {
+    ("net/zmtp/curve.py", "open_in_place"): "in place: without a copy",
+    ("net/zmtp/curve.py", "seal_in_place"): "in place: without a copy",
+}
+"""Names with such a word in its usual meaning, with what it means."""
+
+LABORATORY = ("lab/", "retrylab/", "testing/")
+"""Events of a run are called heard and said there."""
+
+
+def withdrawn_in(name: str) -> bool:
+    """Whether a name has a withdrawn word, in the singular or the plural."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+", name)
+    return any(word.lower().removesuffix("s") in WITHDRAWN for word in words)
+
+
+def test_withdrawn_words_name_nothing_that_ships():
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        if file.startswith(LABORATORY):
+            continue
+        with path.open("rb") as code:
+            names = [each.string for each in tokenize.tokenize(code.readline) if each.type == NAME]
+        found |= {(file, name) for name in [path.stem, *names] if withdrawn_in(name)}
+    assert found == THEIRS.keys()
+
+
+@pytest.mark.parametrize("name", ["heard_s", "NoPlace", "NO_ROOM", "_takers", "said"])
+def test_withdrawn_word_within_a_name_is_seen(name: str):
+    assert withdrawn_in(name)
+    assert not withdrawn_in("replaced_bathrooms")

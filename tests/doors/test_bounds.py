@@ -11,16 +11,16 @@ from trio_envserve.doors.bounds import Bound
 def test_a_name_takes_its_share_of_what_the_others_leave_and_one_in_any_case():
     bound = Bound(4, 0.5)
     bound.take(2, "full")
-    assert not bound.has_room(1, "full")
-    assert bound.has_room(1, "other")
-    assert not bound.has_room(2, "other")
+    assert not bound.allows(1, "full")
+    assert bound.allows(1, "other")
+    assert not bound.allows(2, "other")
     bound.take(1, "other")
-    assert bound.has_room(1)
-    assert bound.has_room(1, "third")  # less than one is left of its share
+    assert bound.allows(1)
+    assert bound.allows(1, "third")  # less than one is left of its share
     bound.take(1)
-    assert not bound.has_room(1, "fourth")
+    assert not bound.allows(1, "fourth")
     bound.give(2, "full")
-    assert bound.has_room(1, "fourth")
+    assert bound.allows(1, "fourth")
 
 
 async def test_who_waits_comes_in_order_and_before_who_does_not_wait():
@@ -32,14 +32,14 @@ async def test_who_waits_comes_in_order_and_before_who_does_not_wait():
             await bound.wait(1, "rows")
             came.append(number)
             await trio.lowlevel.checkpoint()
-            assert not bound.has_room(2)
+            assert not bound.allows(2)
             bound.give(1, "rows")
 
         for number in range(4):
             nursery.start_soon(wait, number)
             await trio.testing.wait_all_tasks_blocked()
         bound.give(2)
-        assert not bound.has_room(1)
+        assert not bound.allows(1)
     assert [set(came[:2]), set(came[2:])] == [{0, 1}, {2, 3}]  # two come at once
     assert bound.taken == 0
 

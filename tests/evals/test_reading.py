@@ -148,7 +148,7 @@ def test_a_record_is_found_again_and_nothing_before_it_is_read(tmp_path: Path, n
         assert record_at(path, found.entries[0])["value"] == {"reward": 0.25}
         with pytest.raises(ConfigError, match="has changed: input 2, repeat 0 is not where"):
             record_at(path, found.entries[2])
-    for wrong in (found.entries[0]._replace(place=1 << 30), found.entries[1]._replace(place=0)):
+    for wrong in (found.entries[0]._replace(at=1 << 30), found.entries[1]._replace(at=0)):
         with pytest.raises(ConfigError, match="has changed"):
             record_at(path, wrong)
 
@@ -165,7 +165,7 @@ def test_rows_of_large_arrays_are_read_one_at_a_time(tmp_path: Path, monkeypatch
         assert next(rows).result.index == number
         assert len(checked) == number + 1
     entry = overview(path).entries[5]
-    assert (entry.place, record_at(path, entry)["index"]) == (5, 5)
+    assert (entry.at, record_at(path, entry)["index"]) == (5, 5)
 
 
 def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):

@@ -23,7 +23,7 @@ def arrived(size: int, portion: int) -> tuple[LargeFrame, bytes]:
         view[: len(some)] = some
         large.received(len(some))
         at += len(some)
-        assert large.room <= max(FIRST_BYTES, 2 * at, at + GROW_BYTES)
+        assert large.space <= max(FIRST_BYTES, 2 * at, at + GROW_BYTES)
     return large, sent
 
 
@@ -71,7 +71,7 @@ def test_a_buffer_of_tens_of_megabytes_was_copied_to_grow():
     large = LargeFrame(b"", size, FIRST_BYTES)
     memories: list[object] = []
     while view := large.buffer():
-        if large.room <= MAPPED_BYTES:  # who claims much has no mapping for it at once
+        if large.space <= MAPPED_BYTES:  # who claims much has no mapping for it at once
             assert isinstance(view.obj, bytearray)
         elif not memories or view.obj is not memories[-1]:
             memories.append(view.obj)

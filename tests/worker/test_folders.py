@@ -113,7 +113,7 @@ def test_folder_that_its_owner_may_not_read_is_removed():
         "from tests.worker.test_folders import Folders, fill\n"
         "from trio_envserve.worker import folders\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        f"folders.place = lambda: {str(place)!r}\n"
+        f"folders.temporary = lambda: {str(place)!r}\n"
         "made = Folders(); folder = made.make(); fill(folder); made.remove(folder)\n"
         "assert os.listdir(folder.parent) == ['lock'], os.listdir(folder.parent)\n"
         "made.close()"

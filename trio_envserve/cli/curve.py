@@ -163,11 +163,11 @@ def revoke(asked: RevokeKey) -> Result:
     if public:  # under another name it would come in again
         others = sorted({*(folder / CLIENTS).glob("*.toml")} - {entry})
         names += [path.stem for path in others if _public(path) == public]
-    place = folder / REVOKED
+    revoked = folder / REVOKED
     with _told():
-        place.mkdir(exist_ok=True)
+        revoked.mkdir(exist_ok=True)
         for each in names:
-            os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
+            os.replace(folder / CLIENTS / f"{each}.toml", revoked / f"{each}.toml")
     _say_faults(read_clients(folder / CLIENTS)[1])
     line = f"revoked: {', '.join(names)}; a running server ends the connections in some seconds"
     return Result(OK, {"name": name, "names": names, "public": public}, [line])

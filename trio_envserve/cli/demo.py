@@ -135,9 +135,9 @@ async def _tell_events(told: DemoProgress) -> None:
     """A line for each event."""
     seen = 0
     while True:
-        for text in told.said[seen:]:
+        for text in told.lines[seen:]:
             say(f"{_count(told)}: {text}")
-        seen = len(told.said)
+        seen = len(told.lines)
         await trio.sleep(0.1)
 
 

@@ -26,7 +26,7 @@ import trio
 
 from .. import foreign
 from ..client import Client, open_client
-from ..client.places import WAITS
+from ..client.standing import WAITS
 from ..commands import describe_exit
 from ..core import values
 from ..core.errors import (

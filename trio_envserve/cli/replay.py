@@ -163,7 +163,7 @@ def _session(router: Router, session: Session[Any]) -> dict[str, Any]:
         "completed": states[WorkState.COMPLETED],
         "finished": len(session.finished),
         "kept_bytes": session.account.kept_bytes,
-        "unheard_s": round(router.awake_s - session.heard_s, 3),
+        "silent_s": round(router.awake_s - session.seen_at, 3),
     }
 
 
@@ -203,7 +203,7 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
     ]
 
 
-_SESSION_COLUMNS = ("session", "name", "waiting", "running", "completed", "finished", "unheard_s")
+_SESSION_COLUMNS = ("session", "name", "waiting", "running", "completed", "finished", "silent_s")
 _KEY_COLUMNS = ("key", "namespace", "state", "generation", "waiters", "executions", "size_bytes")
 
 

@@ -103,7 +103,7 @@ async def show(asked: Show, stop: StopRequest) -> Result:
 
     def pages() -> Iterator[str]:
         for n, each in enumerate(entries, 1):
-            lines = page(record_at(file, each), place=f"{n} of {len(entries)}", full=asked.full)
+            lines = page(record_at(file, each), which=f"{n} of {len(entries)}", full=asked.full)
             yield f"{page_text(lines)}\n\n"
 
     # Ctrl-C is the pager's, however often.  It is not ignored, which the pager would inherit.
@@ -120,7 +120,7 @@ async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
         raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
     record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1])
     summary = {"file": asked.file, "number": number, "rollout": _plain(record)}
-    lines = page(record, place=f"{number} of {len(entries)}", full=asked.full)
+    lines = page(record, which=f"{number} of {len(entries)}", full=asked.full)
     return Result(OK, summary, [page_text(lines)])
 
 

@@ -208,13 +208,13 @@ async def check_doors(doors: Sequence[AskedDoor]) -> None:
     """See that each address is free, before a server has begun anything.  Raises
     ServerStartError, or ConfigError if it cannot be had here."""
     for door in doors:
-        place = parse_bind(door.bind)
-        if place.scheme == "ipc":
-            there = await binding.listen(place)
+        bound = parse_bind(door.bind)
+        if bound.scheme == "ipc":
+            there = await binding.listen(bound)
             there.remove_file()
             there.sock.close()
         else:
-            for listener in await listen(place):
+            for listener in await listen(bound):
                 await listener.aclose()
 
 
@@ -224,13 +224,13 @@ async def open_doors(
 ) -> AsyncIterator[tuple[dict[str, str], list[Any]]]:
     """Open the doors of a server, or of the one at an address; yields where each is, and the
     doors."""
-    places: dict[str, str] = {}
+    doors_at: dict[str, str] = {}
     opened: list[Any] = []
     async with AsyncExitStack() as stack:
         for door in doors:
             opened.append(await stack.enter_async_context(door.open(server, curve=curve)))
-            places[door.name] = getattr(opened[-1], "url", "") or opened[-1].address
-        yield places, opened
+            doors_at[door.name] = getattr(opened[-1], "url", "") or opened[-1].address
+        yield doors_at, opened
 
 
 async def _keep_doors(asked: ServeOptions, address: str, stop: StopRequest) -> Result:
@@ -245,11 +245,11 @@ async def _keep_doors(asked: ServeOptions, address: str, stop: StopRequest) -> R
         stop.kill = everything.cancel
         async with (
             open_service(asked, stop) as service,
-            open_doors(doors, address, curve) as (places, opened),
+            open_doors(doors, address, curve) as (doors_at, opened),
             trio.open_nursery() as nursery,
         ):
             set_title(f"trio-envserve doors of {address}")
-            at, about = " and ".join(places.values()), {**places, "address": address}
+            at, about = " and ".join(doors_at.values()), {**doors_at, "address": address}
             service.announce("serving", f"serving {address} at {at}", **about)
             nursery.start_soon(tell_health, opened[0], float("inf"))
 
@@ -285,13 +285,13 @@ async def serve_until_asked(
             about = {"environment": served, "address": server.address}
             set_title(f"trio-envserve server of {served} at {server.address}")
             service.look = partial(_seen, server)
-            async with open_doors(doors, server) as (places, _):
+            async with open_doors(doors, server) as (doors_at, _):
                 if server.hosts_address:
-                    places["hosts"] = server.hosts_address
+                    doors_at["hosts"] = server.hosts_address
                 built_in = " (built in)" if served == DEFAULT_ENVIRONMENT else ""
-                at = " and ".join((server.address, *places.values()))
+                at = " and ".join((server.address, *doors_at.values()))
                 line = f"serving {served}{built_in} at {at}"
-                service.announce("serving", line, **about, **_workers(server), **places)
+                service.announce("serving", line, **about, **_workers(server), **doors_at)
                 if beside is not None:
                     service.background.start_soon(beside, server)
                 with stop.hurry:

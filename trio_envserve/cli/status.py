@@ -13,7 +13,7 @@ import trio
 
 from ..client import Client
 from ..client.options import DEFAULT_NAMESPACE
-from ..client.places import WAITS, places
+from ..client.standing import WAITS, standing
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady
 from ..core.health import ServerStatus
 from ..core.status import RunningPage, RunningRollout, ServerStats
@@ -209,7 +209,7 @@ async def oldest(client: Client, most: int) -> dict[str, Any]:
         page: RunningPage = await client.list_running(first=first)
         found += page.running[: most - len(found)]
         if page.next is None or len(found) == most:
-            lines = await places(client, found, most=LINES, timeout_s=LINE_S)
+            lines = await standing(client, found, most=LINES, timeout_s=LINE_S)
             return {
                 "running": [
                     {**dataclasses.asdict(each), "line": lines.get(each.number, "")}

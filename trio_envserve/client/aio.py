@@ -179,7 +179,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
         self._client = client
         self._asked = asked
         self._inputs = enumerate(inputs)
-        self._room = in_flight
+        self._free = in_flight
         self._fed = self._closed = False
         self._turns = 0
         self._calls: dict[int, ThreadJob | asyncio.Task[None] | None] = {}
@@ -207,7 +207,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
                 self._changed.clear()
                 await self._changed.wait()
         index, outcome = self._ready.popleft()
-        self._room += 1
+        self._free += 1
         if isinstance(outcome, BaseException):
             raise outcome
         return index, outcome
@@ -215,15 +215,15 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
     def _feed(self) -> bool:
         """Make some calls; whether there is room for more."""
         for _ in range(AT_ONCE):
-            if self._fed or not self._room:
+            if self._fed or not self._free:
                 return False
             index, input = next(self._inputs, (-1, None))
             if index < 0:
                 self._fed = True
                 return False
-            self._room -= 1
+            self._free -= 1
             self._call(index, self._asked.member(index, input))
-        return bool(self._room)
+        return bool(self._free)
 
     def _call(self, index: int, asked: Asked) -> None:
         """Make a call.  The input is encoded now: its maker may fill it anew for the next one."""

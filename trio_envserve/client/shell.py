@@ -656,7 +656,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         """What shared calls take of bounds; None: they are not shared."""
         self._holders = 1
         """Number of these calls that have not ended, and 1 for the block."""
-        self._room = in_flight
+        self._free = in_flight
         self._fed = self._closed = False
         self._closed_s = 0.0
         self._under_way: dict[int, tuple[int, float]] = {}
@@ -670,7 +670,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         submission."""
         self._arrived: list[tuple[int, Outcome]] | None = None
         self._feeder = trio.lowlevel.ParkingLot()
-        self._takers = trio.lowlevel.ParkingLot()
+        self._iterators = trio.lowlevel.ParkingLot()
         self._taken = 0
 
     # -- the feeder -----------------------------------------------------------
@@ -678,14 +678,14 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     async def _feed(self, calls: Iterable[Asked]) -> None:
         """Submit each call, as room allows."""
         for index, asked in enumerate(calls):
-            while not self._room:
+            while not self._free:
                 await self._feeder.park()
-            self._room -= 1
+            self._free -= 1
             self._submit(index, asked)
             if not (index + 1) % AT_ONCE:
                 await trio.lowlevel.checkpoint()
         self._fed = True
-        self._takers.unpark_all()
+        self._iterators.unpark_all()
 
     def _submit(self, index: int, asked: Asked) -> None:
         on_note = None if self._on_note is None else partial(self._on_note, index)
@@ -721,14 +721,14 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             self._driver.received(ended)
             return
         self._ended.append(ended)
-        if self._takers:
-            self._takers.unpark()
+        if self._iterators:
+            self._iterators.unpark()
 
     def _put(self, index: int, outcome: Outcome) -> None:
         # Of a task that had ended, and was not run again before the block ended, it has arrived.
         self._ready.append((index, outcome))
-        if self._takers:
-            self._takers.unpark()
+        if self._iterators:
+            self._iterators.unpark()
 
     def _start(self, index: int, act: Callable[..., Awaitable[Outcome]], *args: Any) -> None:
         """Give a call a task of its own."""
@@ -756,15 +756,15 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         while (taken := None if self._closed else self._take()) is None:
             if self._is_over():
                 raise StopAsyncIteration
-            await self._takers.park()
-        self._room += 1
+            await self._iterators.park()
+        self._free += 1
         if self._feeder:
             self._feeder.unpark()
-        if self._takers:
+        if self._iterators:
             if self._is_over():
-                self._takers.unpark_all()
+                self._iterators.unpark_all()
             elif self._ended:  # there may be room to decode the next
-                self._takers.unpark()
+                self._iterators.unpark()
         return taken
 
     def _is_over(self) -> bool:
@@ -796,7 +796,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             for ended in self._ended:
                 self._driver.received(ended)
         self._let_go()
-        self._takers.unpark_all()
+        self._iterators.unpark_all()
 
     def arrived(self) -> list[tuple[int, Outcome]]:
         """The outcomes that had come when the block ended and were not iterated, each with the

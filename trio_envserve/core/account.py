@@ -30,7 +30,7 @@ NAME_BYTES = 128
 class Usage:
     """The part of the bounds that is taken: by one account, or by all together."""
 
-    places: int = 0
+    waiting: int = 0
     """Places in the queue: works that wait for a worker, and requests that are answered by what
     ran for another account, or never ran."""
     held_bytes: int = 0
@@ -146,8 +146,8 @@ class Accounts:
         """Whether one more request with a body of so many bytes may wait.  A body larger than
         its bound may wait, but alone."""
         limits, taken = self.limits, self.all
-        mine, mine_bytes = (0, 0) if account is None else (account.places, account.held_bytes)
-        if mine and mine >= self.most(account, limits.queue, taken.places - mine):
+        mine, mine_bytes = (0, 0) if account is None else (account.waiting, account.held_bytes)
+        if mine and mine >= self.most(account, limits.queue, taken.waiting - mine):
             return False
         fits = not taken.held_bytes or taken.held_bytes + size_bytes <= limits.queue_bytes
         if not mine_bytes and fits:
@@ -231,10 +231,10 @@ class Accounts:
 
     # -- what is counted --------------------------------------------------------
 
-    def place(self, account: Account, change: int) -> None:
+    def wait(self, account: Account, change: int) -> None:
         """Count places in the queue."""
-        self.all.places += change
-        account.places += change
+        self.all.waiting += change
+        account.waiting += change
 
     def hold(self, account: Account, change_bytes: int) -> None:
         """Count bytes of bodies."""
@@ -256,8 +256,8 @@ class Accounts:
         if not ran:
             taken.kept_unrun += change
             account.kept_unrun += change
-            taken.places += change
-            account.places += change
+            taken.waiting += change
+            account.waiting += change
 
     def reserve(self, account: Account, change_bytes: int) -> None:
         """Count bytes of outcomes that workers send; negative when they have arrived."""
@@ -281,4 +281,4 @@ class Accounts:
 
     @staticmethod
     def _is_idle(account: Account) -> bool:
-        return not account.places and not account.live_executions
+        return not account.waiting and not account.live_executions

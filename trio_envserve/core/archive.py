@@ -168,21 +168,21 @@ class LinearHashing:
         at = hash(name)
         number, mark = self._number(at), at >> _MARK & 255
         marks = self._marks[number]
-        place = marks.find(mark)
-        while place >= 0:
-            rested = self._buckets[number][place]
+        at = marks.find(mark)
+        while at >= 0:
+            rested = self._buckets[number][at]
             if len(rested) == NAME + len(name) and rested.endswith(name):
                 return rested
-            place = marks.find(mark, place + 1)
+            at = marks.find(mark, at + 1)
         return None
 
     def remove(self, rested: Packed) -> None:
         """Remove a key that is there."""
         number = self._number(hash(rested[NAME:]))
         bucket, marks = self._buckets[number], self._marks[number]
-        place = bucket.index(rested)
-        del bucket[place]
-        self._marks[number] = marks[:place] + marks[place + 1 :]
+        at = bucket.index(rested)
+        del bucket[at]
+        self._marks[number] = marks[:at] + marks[at + 1 :]
         self._count -= 1
 
     def has(self, rested: Packed) -> bool:

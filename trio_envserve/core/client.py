@@ -1156,19 +1156,19 @@ class Pings:
         if self._answered and (sessions.lost or session is not None):
             self.probe += 1
             self._answered = False
-        said: list[messages.Message] = [*sessions.syncs(self.connections, self.probe)]
+        out: list[messages.Message] = [*sessions.syncs(self.connections, self.probe)]
         if session is None and not closed:
             self.at_s = now_s + self._limits.hello_retry_s
             if not self._nonce:
                 # Before the first connection no server receives it.
                 self._nonce, self._nonce_of = self._new_id(), max(1, self.connections)
-            said.append(
+            out.append(
                 messages.Hello(
                     PROTOCOL_VERSION, self._nonce, self.connections, self.name,
                     self._wire.message_bytes, self._caller,
                 )
             )  # fmt: skip
-        return said
+        return out
 
     def goodbyes(self) -> Iterator[messages.Goodbye]:
         """A goodbye for each session, and for the one that a hello has asked for."""

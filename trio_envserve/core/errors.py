@@ -381,7 +381,7 @@ def error_from_info(info: ErrorInfo) -> CallError:
     cls = _CLASSES.get((info.code, info.verdict), _BASES[info.verdict])
     where = f" [worker {info.worker}]" if info.worker else ""
     what = f"{short_type(info.type)}: {info.message}" if info.type else info.message
-    error = cls(f"{what}{_place(info)}{where}", info=info)
+    error = cls(f"{what}{_raised_at(info)}{where}", info=info)
     if info.traceback:
         error.add_note(f"In the environment:\n{info.traceback.rstrip()}")
     return error
@@ -392,7 +392,7 @@ def short_type(name: str) -> str:
     return name.rpartition(".")[2] if name.startswith("trio_envserve.") else name
 
 
-def _place(info: ErrorInfo) -> str:
+def _raised_at(info: ErrorInfo) -> str:
     """The author's line at which the environment raised, as far as the traceback says and the
     message does not."""
     found = _LINE.findall(info.traceback) if info.code in RAISED else ()

@@ -263,7 +263,7 @@ class Worker:
         site.members += 1
         site.workers += not is_beside
 
-    def leave_place(self) -> None:
+    def leave_slot(self) -> None:
         """Note that another worker gets its place: its machine takes no more work for it."""
         self.site.workers -= not self.is_beside
         self.is_beside = True

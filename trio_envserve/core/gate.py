@@ -127,7 +127,7 @@ class Gate(Generic[_T]):
             if last is not None:  # else it was forgotten
                 yield answer, self._journal.is_safe(after)
 
-    def has_room(self, part: float = 1.0) -> bool:
+    def may_hold(self, part: float = 1.0) -> bool:
         """Whether the disk may owe more: this part of what all works that there may be would
         leave in it, and of the bytes that these may hold.  One that is lost owes nothing."""
         journal = self._journal

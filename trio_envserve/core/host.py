@@ -101,7 +101,7 @@ class WorkerLife:
     """A host's record of a worker, which a router that takes the host over is told."""
 
     incarnation: Incarnation
-    place: int
+    slot: int
     """Index of its place on the host."""
     pid: int = 0
     hello: bytes = b""
@@ -120,7 +120,7 @@ class WorkerLife:
                 self.seen.add_span(start, stop)
             self.running.add(message.number)
 
-    def said(self, header: Body, message: Message) -> None:
+    def note(self, header: Body, message: Message) -> None:
         """Note a message of the worker."""
         match message:
             case WorkerHello():
@@ -216,7 +216,7 @@ class Host:
         self._left_lives = [
             [
                 worker, life.incarnation, life.pid, life.hello, life.seen.flat(),
-                Ranges(sorted(life.running)).flat(), life.place,
+                Ranges(sorted(life.running)).flat(), life.slot,
             ]
             for worker, life in self._lives.items()
         ]  # fmt: skip
@@ -267,14 +267,14 @@ class Host:
                 self._answered(message, boot_s)
             case Items():
                 try:
-                    said = [(item, _checked(item)) for item in self._inbox.take(message, rest)]
+                    items = [(item, _checked(item)) for item in self._inbox.take(message, rest)]
                 except (
                     ProtocolError
                 ):  # items of the router are lost, so the membership cannot go on
                     self.lease.over = True
                     self._go_on()
                     raise
-                for item, number in said:
+                for item, number in items:
                     self._item(item, number, boot_s)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a router")
@@ -391,7 +391,7 @@ class Host:
         header = frames[len(frames) // 2]
         item = Item(ItemKind.MESSAGE, worker, tuple(frames))
         for message in self._read(frames[len(frames) // 2 :]):
-            self._lives[worker].said(header, message)
+            self._lives[worker].note(header, message)
         kind = messages.kind_claimed(header)
         if kind in _PASSING:
             self._pass(item)
@@ -483,8 +483,8 @@ def _checked(item: Item) -> int:
     """Check an item of the router: returns the place of a worker that is to be started, the number
     of a dispatch that is asked for, and 0 for other kinds.  ProtocolError if it is malformed."""
     match item.kind, item.frames:
-        case ItemKind.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
-            slot = bytes(place)
+        case ItemKind.SPAWN, (incarnation, slot) if len(incarnation) == ID_BYTES:
+            slot = bytes(slot)
             if slot.isdigit() and len(slot) < 7:
                 return int(slot)
         case ItemKind.ASK, (number, request) if len(request) <= REQUEST_BYTES:

@@ -89,11 +89,11 @@ def crowded(here: Sequence[int], capacity: int) -> tuple[str, str] | None:
     return None
 
 
-def busy(said: Mapping[str, Any]) -> dict[str, float]:
+def busy(told: Mapping[str, Any]) -> dict[str, float]:
     """The load and memory of a machine among the figures that its host has sent."""
     found: dict[str, float] = {"load": 0.0, "memory_bytes": 0}
     for name in _BUSY:
-        value: Any = said.get(name)
+        value: Any = told.get(name)
         if _is_amount(value):
             found[name] = float(value) if name == "load" else int(value)
     return found
@@ -109,7 +109,7 @@ class LeftLife(NamedTuple):
     seen: Ranges
     """Numbers of the dispatches to it."""
     running: Ranges
-    place: int
+    slot: int
     """Index of its place on the host."""
 
 
@@ -117,9 +117,9 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
     """The surviving workers that a hello states.  ProtocolError if the statement is impossible."""
     lives = [
         LeftLife(
-            worker, incarnation, pid, said, Ranges.from_flat(seen), Ranges.from_flat(running), place
+            worker, incarnation, pid, told, Ranges.from_flat(seen), Ranges.from_flat(running), slot
         )
-        for worker, incarnation, pid, said, seen, running, place in hello.lives
+        for worker, incarnation, pid, told, seen, running, slot in hello.lives
     ]
     if len({life.worker for life in lives}) < len(lives):
         raise ProtocolError("two workers of a host have one name")
@@ -129,25 +129,25 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
         if any(number not in life.seen for number in life.running):
             raise ProtocolError("a worker runs a dispatch that it was never sent")
         if life.hello:
-            said = messages.decode(life.hello, most_bytes=header_bytes)
-            if not isinstance(said, WorkerHello):
-                raise ProtocolError(f"{type(said).__name__} as the hello of a worker")
+            told = messages.decode(life.hello, most_bytes=header_bytes)
+            if not isinstance(told, WorkerHello):
+                raise ProtocolError(f"{type(told).__name__} as the hello of a worker")
     return lives
 
 
-def in_places(lives: Sequence[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
+def on_slots(lives: Sequence[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
     """Each surviving worker with its place on the host, and whether it is to end because no place
     is left, or a later worker was started in its own: the last worker of each place keeps that if
     it is free.  Workers with more executions come first.  ``lives``: in the order of their
     starts."""
-    free, last = set(range(count)), {life.place: life.worker for life in lives}
+    free, last = set(range(count)), {life.slot: life.worker for life in lives}
     for life in sorted(lives, key=lambda life: -len(life.running)):
-        is_to_end = not free or last[life.place] != life.worker
-        place = min(life.place, count - 1)
+        is_to_end = not free or last[life.slot] != life.worker
+        slot = min(life.slot, count - 1)
         if not is_to_end:
-            place = place if place in free else min(free)
-            free.discard(place)
-        yield life, place, is_to_end
+            slot = slot if slot in free else min(free)
+            free.discard(slot)
+        yield life, slot, is_to_end
 
 
 Value: TypeAlias = Sequence[Body] | int | str | Heartbeat

@@ -61,11 +61,11 @@ def _is_ids(value: Any) -> bool:
 def _is_life(value: Any) -> bool:
     if type(value) is not list or len(value) != 7:
         return False
-    worker, incarnation, pid, hello, seen, running, place = value
+    worker, incarnation, pid, hello, seen, running, slot = value
     return (
         _is_worker(worker) and type(incarnation) is type(hello) is bytes
         and len(incarnation) == ID_BYTES and is_uint(pid) and is_ranges(seen)
-        and is_ranges(running) and is_uint(place)
+        and is_ranges(running) and is_uint(slot)
     )  # fmt: skip
 
 

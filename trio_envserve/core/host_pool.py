@@ -37,9 +37,9 @@ from .host_checks import (
     crowded,
     fitting,
     host_name,
-    in_places,
     is_hello,
     left_lives,
+    on_slots,
     unfit,
     value_of,
 )
@@ -64,7 +64,7 @@ from .journal import Journal
 from .lease import EarlierEpochs, EpochWait, Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .messages import in_batches
-from .pool import NO_PLACE, LifeInput, Part, Phase, Pool, Slot
+from .pool import NO_SLOT, LifeInput, Part, Phase, Pool, Slot
 from .router_effects import (
     AskWorker,
     Kill,
@@ -108,7 +108,7 @@ class RemoteHost:
     inbox: Inbox
     slots: list[Slot] = dataclasses.field(default_factory=list)
     """Its slots of the pool; empty while it has none."""
-    places: dict[int, int] = dataclasses.field(default_factory=dict)
+    host_slots: dict[int, int] = dataclasses.field(default_factory=dict)
     """Place on the host of each of its slots, by the slot's index in the pool."""
     part: Part | None = None
     """Its slots as a part of the pool, if the number of its workers changes with the work."""
@@ -162,7 +162,7 @@ class RemoteHost:
     def open(self, pool: Pool, tag: str) -> None:
         """Add its slots to the pool.  ``tag``: last part of the names of their workers."""
         self.slots = pool.open_slots(self.capacity, self.name, tag)
-        self.places = {slot.index: place for place, slot in enumerate(self.slots)}
+        self.host_slots = {slot.index: host_slot for host_slot, slot in enumerate(self.slots)}
         if self.least < self.capacity:
             self.part = pool.vary(self.slots, self.least)
             self.part.held = not self.fresh
@@ -174,7 +174,7 @@ class RemoteHost:
             pool.parts.remove(self.part)
             self.part = None
         pool.close_slots(self.slots, failed)
-        closed, self.slots, self.places = [*self.places], [], {}
+        closed, self.slots, self.host_slots = [*self.host_slots], [], {}
         return closed
 
     # -- its workers ------------------------------------------------------------
@@ -183,8 +183,8 @@ class RemoteHost:
         """Order the start of a worker in one of its slots."""
         self.workers[spawn.worker] = 0
         self.unready.add(spawn.worker)
-        place = str(self.places[spawn.slot]).encode()
-        self.put(Item(ItemKind.SPAWN, spawn.worker, (spawn.incarnation, place)))
+        host_slot = str(self.host_slots[spawn.slot]).encode()
+        self.put(Item(ItemKind.SPAWN, spawn.worker, (spawn.incarnation, host_slot)))
 
     def kill(self, worker: bytes, why: str) -> None:
         """Order the kill of a worker."""
@@ -196,16 +196,16 @@ class RemoteHost:
         frames = str(ask.number).encode(), ask.request.encode()
         return to_frames(self.outbox.membership, 0, [Item(ItemKind.ASK, ask.worker, frames)])
 
-    def take_back(self, life: LeftLife, place: int, pool: Pool, *, is_to_end: bool) -> int:
+    def take_back(self, life: LeftLife, host_slot: int, pool: Pool, *, is_to_end: bool) -> int:
         """Enter a worker of an earlier membership that lives on in this place; returns the index of
         its slot."""
-        slot = self.slots[place]
+        slot = self.slots[host_slot]
         self.workers[life.worker] = 0
         if not life.hello:
             self.unready.add(life.worker)
         if is_to_end:
             if not life.hello:
-                self.kill(life.worker, NO_PLACE)
+                self.kill(life.worker, NO_SLOT)
         elif slot.spare:
             pool.open(slot)
         return slot.index
@@ -279,14 +279,14 @@ class RemoteHost:
         """The host's record in the statistics.  ``running``: number of executions on each worker
         that said hello.  ``wait_s``: time after its last beat when it is lost."""
         received_s = self.holding.received_s
-        heard_s = self.holding.begun_s if received_s is None else received_s
+        seen_at = self.holding.begun_s if received_s is None else received_s
         return {
             "host": self.name, "state": self.state, "why": self.why,
             "slots": self.capacity, "workers": len(self.workers),
             "ready": sum(pool.lives[worker].serves for worker in self.workers),
             "running": sum(running.get(worker, 0) for worker in self.workers),
-            "heard_s": round(now_s - heard_s, 3),
-            "lost_s": round(heard_s + wait_s - now_s, 3),
+            "beat_age_s": round(now_s - seen_at, 3),
+            "lost_s": round(seen_at + wait_s - now_s, 3),
             **self.busy,
         }  # fmt: skip
 
@@ -549,8 +549,8 @@ class Hosts:
                 over = self.leases.leave(host.name, message.membership)
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
-                said = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
-                follows = [self._item(host, item, value, now_s) for item, value in said]
+                items = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
+                follows = [self._item(host, item, value, now_s) for item, value in items]
                 return [each for inputs in follows for each in inputs]
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a host")
@@ -616,9 +616,9 @@ class Hosts:
             return []
         self._open(host)
         follows: list[OfHost] = []
-        for life, place, is_to_end in in_places(lives, host.capacity):
+        for life, host_slot, is_to_end in on_slots(lives, host.capacity):
             self._of_worker[life.worker] = host
-            slot = host.take_back(life, place, self._pool, is_to_end=is_to_end)
+            slot = host.take_back(life, host_slot, self._pool, is_to_end=is_to_end)
             after = max(life.seen.flat(), default=0)
             follows.append(
                 WorkerBack(
@@ -699,7 +699,7 @@ class Hosts:
 
     def _open(self, host: RemoteHost) -> None:
         host.open(self._pool, self._tag)
-        self._of_slot |= dict.fromkeys(host.places, host)
+        self._of_slot |= dict.fromkeys(host.host_slots, host)
 
     def _close(self, host: RemoteHost, failed: str = "") -> None:
         for index in host.close(self._pool, failed):
@@ -731,7 +731,7 @@ class Hosts:
         if not unknown and (dead := self.leases.earlier.take_dead(now_s)):
             follows.append(HostsDead(dead, now_s))
         for over in self.leases.lost(now_s):
-            why = f"it sent nothing for {now_s - over.heard_s:.0f} s"
+            why = f"it sent nothing for {now_s - over.seen_at:.0f} s"
             follows += self._gone(over, now_s, why)
         for host in self.hosts.values():
             host.refresh(self._pool, has_lease=self.leases.is_fresh(host.holding, now_s))

@@ -132,7 +132,7 @@ class ResourceOpened(NamedTuple):
     """Life of the worker of that, its holder, and the numbers of the execution and of the resource
     there."""
     dispatch: int
-    place: int
+    serial: int
     host: str | None = None
     """Host whose workers alone can destroy it, by name; empty: this machine; None: any can."""
 

@@ -249,7 +249,7 @@ class Holding:
     """Whether workers of an earlier membership may run in it."""
 
     @property
-    def heard_s(self) -> float:
+    def seen_at(self) -> float:
         """Moment from which the router counts its wait."""
         return self.begun_s if self.received_s is None else self.received_s
 
@@ -361,7 +361,7 @@ class Leases:
         wait_s = self.terms.wait_s
         if holding.received_s is None and not holding.continues:
             wait_s = min(wait_s, FIRST_BEAT_S)  # nothing runs there, and its hello may be late
-        return max(holding.heard_s + wait_s, holding.not_before_s)
+        return max(holding.seen_at + wait_s, holding.not_before_s)
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]

@@ -140,7 +140,7 @@ class WireLimits(_Checked):
     connections: int = limit(
         10_000,
         "connections of one socket, or three quarters of the process's descriptors; past it "
-        "the oldest that has said nothing makes room, else the one that was silent for longest",
+        "the oldest that has sent nothing is closed, else the one that was silent for longest",
     )
     handshakes: int = limit(
         256, "connections that have not ended their handshake; past it the oldest makes room"

@@ -670,7 +670,7 @@ KEYED_ROW_BYTES = 170
 ROW_BYTES = 4 * KIB
 """A larger body is sent in a batch of one: to copy it would cost more."""
 
-Said: TypeAlias = "tuple[Message, Body | None]"
+MessageRow: TypeAlias = "tuple[Message, Body | None]"
 """A message and its body, if it has one."""
 
 ToSay: TypeAlias = "tuple[Message, SentBody | None]"
@@ -700,14 +700,14 @@ def _without_nulls(cls: Any, header: list[Any]) -> list[Any]:
 
 
 @typing.overload
-def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]: ...
+def in_batches(sent: Iterable[MessageRow]) -> Iterator[tuple[Body, ...]]: ...
 
 
 @typing.overload
-def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]: ...
+def in_batches(sent: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]: ...
 
 
-def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
+def in_batches(sent: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     """The frames of these messages, in this order.  Neighbours of one kind share a batch,
     as many as may."""
     kind: Any = None
@@ -715,7 +715,7 @@ def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     rows: list[Message] = []
     bodies: list[SentBody] = []
     left_bytes = 0
-    for message, body in said:
+    for message, body in sent:
         cls = message.__class__
         if cls is not kind or body is None:  # else its kind has batches
             if rows:
@@ -763,7 +763,7 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     return _row(cls, checks, fields)
 
 
-def read(frames: Sequence[Body], *, most_bytes: int) -> Sequence[Said]:
+def read(frames: Sequence[Body], *, most_bytes: int) -> Sequence[MessageRow]:
     """The message of these frames, with its body if it has one; or the rows of a batch.
 
     A header may have ``most_bytes``, and that of a batch as many as it may need.
@@ -854,7 +854,7 @@ def _row(cls: Any, checks: tuple[Check, ...], fields: list[Any]) -> Message:
 
 def _rows(
     cls: Any, checks: tuple[Check, ...], fields: list[Any], sizes: list[int], blob: Body
-) -> Sequence[Said]:
+) -> Sequence[MessageRow]:
     count, ends = len(sizes), list(accumulate(sizes, initial=0))
     if ends[-1] != len(blob):
         raise ProtocolError(f"{cls.__name__} with {len(blob)} bytes of bodies, not {ends[-1]}")

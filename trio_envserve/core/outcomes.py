@@ -161,7 +161,7 @@ def for_key(work: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOut
     return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)
 
 
-def said(record: dict[str, Any]) -> Callable[[Any], RetainedOutcome]:
+def of_record(record: dict[str, Any]) -> Callable[[Any], RetainedOutcome]:
     """The outcome of a command by key: a record."""
 
     def outcome(asker: Asker) -> RetainedOutcome:

@@ -83,7 +83,7 @@ from .worker_range import WorkerRange, most_of
 BROKEN_CHARACTERS = 4_000
 """Most characters of a traceback that clients are told; the log has all of it."""
 
-NO_PLACE = "its host has no place for it"
+NO_SLOT = "its host has no slot for it"
 """Reason of the end of a worker that lives on at a host where another has its place."""
 
 NOT_NEEDED = "fewer workers are enough"
@@ -128,7 +128,7 @@ class Life:
     slot: int
     incarnation: Incarnation
     born_s: float
-    heard_s: float
+    seen_at: float
     heartbeats: bool
     phase: Phase = Phase.STARTING
     host: str = ""
@@ -207,7 +207,7 @@ def _never(pool: Pool, life: Life, now_s: float, arg: object) -> NoReturn:
 
 def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
     life.phase, life.silent, life.blocked = Phase.READY, False, False
-    life.ready_s = life.heard_s = now_s
+    life.ready_s = life.seen_at = now_s
     slot = pool.slots[life.slot]
     slot.failed_starts, slot.unloadable, slot.awaited = 0, False, False
     if not pool.was_ready:
@@ -217,12 +217,12 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
     return (Report("info", f"worker {life.name} (pid {life.pid}) ready after {took_s:.1f} s"),)
 
 
-def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
+def _alive(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
     effects: list[PoolEffect] = []
     life.held_by = ""
     # Of a longer gap nobody knows whether the loop was on time.
-    since_s = min(now_s - life.heard_s, 2 * pool.limits.heartbeat_s)
-    life.heard_s, life.lag_s, life.memory_bytes = now_s, heartbeat.lag_s, heartbeat.memory_bytes
+    since_s = min(now_s - life.seen_at, 2 * pool.limits.heartbeat_s)
+    life.seen_at, life.lag_s, life.memory_bytes = now_s, heartbeat.lag_s, heartbeat.memory_bytes
     if life.silent:
         life.silent = False
         effects.append(Report("info", f"worker {life.name} sends heartbeats again"))
@@ -376,12 +376,12 @@ def mute_kill_s(limits: ServerLimits) -> float:
 
 
 def _silent_s(life: Life, now_s: float) -> float:
-    return now_s - life.heard_s if life.heartbeats else 0.0
+    return now_s - life.seen_at if life.heartbeats else 0.0
 
 
 def _is_too_silent(pool: Pool, life: Life, now_s: float) -> bool:
     most_s = pool.limits.silence_kill_s
-    return _silent_s(life, now_s) >= most_s and life.counted_s(life.heard_s, now_s) >= most_s
+    return _silent_s(life, now_s) >= most_s and life.counted_s(life.seen_at, now_s) >= most_s
 
 
 def _leave(pool: Pool, life: Life, phase: Phase, now_s: float, why: str, *, failed: bool) -> None:
@@ -411,7 +411,7 @@ TABLE: dict[LifeInput, dict[Phase, Cell]] = {
         P.STARTING: _ready, P.READY: _nothing, P.RETIRING: _nothing, P.EMPTYING: _nothing,
         P.ENDING: _nothing, P.REAPED: _nothing,
     },
-    LifeInput.HEARTBEAT: dict.fromkeys(Phase, _heard),
+    LifeInput.HEARTBEAT: dict.fromkeys(Phase, _alive),
     LifeInput.HELD: dict.fromkeys(Phase, _held),
     LifeInput.RETIRE: {
         P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.EMPTYING: _nothing,
@@ -661,10 +661,10 @@ class Pool:
             slot.life = life
             slot.lives += 1
         elif back.hello:
-            life.phase, life.ready_s, life.left_s, life.why = Phase.EMPTYING, now_s, now_s, NO_PLACE
+            life.phase, life.ready_s, life.left_s, life.why = Phase.EMPTYING, now_s, now_s, NO_SLOT
             slot.emptying += 1
         else:
-            life.phase, life.left_s, life.why = Phase.ENDING, now_s, NO_PLACE
+            life.phase, life.left_s, life.why = Phase.ENDING, now_s, NO_SLOT
         self.lives[back.worker] = life
         return life
 
@@ -757,8 +757,8 @@ class Pool:
 
 def _part(bounds: WorkerRange, slots: list[Slot]) -> Part:
     """A part of these slots, of which the first ``bounds.least`` are open."""
-    for place, slot in enumerate(slots):
-        slot.spare = place >= bounds.least
+    for index, slot in enumerate(slots):
+        slot.spare = index >= bounds.least
         slot.awaited = not slot.spare
     return Part(bounds, list(slots))
 
@@ -812,7 +812,7 @@ class Turnover:
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
         elif life.phase is Phase.RETIRING and not worker.running and self._pool.needs_slot(life):
-            worker.leave_place()
+            worker.leave_slot()
             effects += self._pool.step(life, LifeInput.SPENT, now_s)
         return effects
 

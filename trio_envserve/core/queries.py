@@ -86,8 +86,8 @@ class _Pages(Generic[_T]):
     def _from(self, first: int, most: int) -> dict[int, _T]:
         """At most so many things with numbers from this one on, in order; some may be gone since
         the turn began."""
-        places = range(bisect_left(self._numbers, first), len(self._numbers))
-        there = (n for n in map(self._numbers.__getitem__, places) if n in self._listed)
+        indexes = range(bisect_left(self._numbers, first), len(self._numbers))
+        there = (n for n in map(self._numbers.__getitem__, indexes) if n in self._listed)
         return {each: self._listed[each] for each in islice(there, most)}
 
     def _page(

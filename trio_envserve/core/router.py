@@ -347,17 +347,17 @@ class Router:
         if now_s > self.clock.last_s:
             self.clock.read(now_s)
         try:
-            heard = self.workforce.message(frames, self.clock.awake_s)
+            events = self.workforce.message(frames, self.clock.awake_s)
         except ProtocolError as error:
             self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             return
-        for each in heard:
+        for each in events:
             if isinstance(each, ExecutionEnded):
                 self._ended(each)
             elif isinstance(each, Stray):
                 self._stray(each)
             elif isinstance(each, DeltaReceived):
-                self._said(each)
+                self._pass_delta(each)
             elif isinstance(each, NotesReceived):
                 self._noted(each)
             elif isinstance(each, SaveReceived):
@@ -385,11 +385,11 @@ class Router:
             )  # fmt: skip
         self.works.ended(execution, kept, lost)
 
-    def _said(self, said: DeltaReceived) -> None:
+    def _pass_delta(self, given: DeltaReceived) -> None:
         """Pass a delta on to the tickets of its work; it is not kept."""
-        for ticket in self.works.followers(said.execution.work):
-            delta = messages.Delta(*ticket.id, said.delta)
-            self.out.append(ToClient(ticket.session.route, delta, said.body))
+        for ticket in self.works.followers(given.execution.work):
+            delta = messages.Delta(*ticket.id, given.delta)
+            self.out.append(ToClient(ticket.session.route, delta, given.body))
 
     def _noted(self, noted: NotesReceived) -> None:
         """The notes of one message of a worker go to who waits, in one for each session."""
@@ -596,7 +596,7 @@ class Router:
         """The session of a message, heard just now; or None, and the sender is told."""
         session = self.sessions.known.get(session_id)
         if session is not None and not session.ended:
-            self.sessions.heard(session, self.awake_s)
+            self.sessions.seen(session, self.awake_s)
             return session
         ours = epoch == self.epoch and session is None
         gone = ours or epoch in self.dead_epochs
@@ -817,7 +817,7 @@ class Router:
         """The things that closing waits for."""
         kept = (
             session.account.kept_count for session in self.sessions.known.values()
-            if self.awake_s - session.heard_s < self.limits.client_gone_s
+            if self.awake_s - session.seen_at < self.limits.client_gone_s
         )  # fmt: skip
         on_disk = self.works.gate.waiting + self.works.reads_due
         resources = self.resources.open if self.pool.lives else 0  # else nobody destroys them
@@ -876,10 +876,10 @@ class Router:
         workers = []
         for life in pool.lives.values():
             worker = workforce.workers.get(life.id)
-            said = workforce.history.stats.get(life.id, {})
+            given = workforce.history.stats.get(life.id, {})
             row = {
                 # First: it cannot overrule what is known here.  Its buckets are in model_calls.
-                **{name: number for name, number in said.items() if not name.startswith(TOOK)},
+                **{name: number for name, number in given.items() if not name.startswith(TOOK)},
                 "worker": life.name,
                 "slot": life.slot,
                 "host": life.host,

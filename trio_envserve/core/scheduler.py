@@ -160,8 +160,8 @@ class Scheduler(Generic[_Job]):
         others = [worker for worker in workers if worker.duty is not Duty.SUSPECTS]
         serving = len(workers) - len(others)
         count = sum(not worker.is_beside for worker in workers)
-        places = max(0, max(1, count // 2) - serving)
-        first, wanted = self._waiting(places, share_left)
+        free = max(0, max(1, count // 2) - serving)
+        first, wanted = self._waiting(free, share_left)
         able = [worker for worker in others if worker.accepting and worker.has_numbers()]
         able.sort(key=lambda w: (bool(w.running), w.duty is not Duty.DRAINING, w.running))
         for worker in others:

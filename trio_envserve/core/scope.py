@@ -151,7 +151,7 @@ class HeldResource:
     """The execution that holds it; None for a cleaning, or if the router does not know it."""
     dispatch: int = 0
     """Number of the dispatch of its execution."""
-    place: int = 0
+    serial: int = 0
     """Its number at the worker of its execution."""
     turn: int = 0
     """Number of its last cleaning, from 1; 0: none yet."""
@@ -251,19 +251,19 @@ class Resources:
     ) -> None:
         """Enter a resource, unless an earlier router has, and answer with its name, or why it is
         refused.  ProtocolError if no worker of this project would send it."""
-        _, place, kind, destroy, _ = intent
+        _, serial, kind, destroy, _ = intent
         for text, most in (
             (kind, RESOURCE_KIND_BYTES), (destroy, RESOURCE_REFERENCE_BYTES),
         ):  # fmt: skip
             if not text.isprintable() or not 0 < len(text.encode()) <= most:
                 raise ProtocolError("a resource with a text that is empty, too long or unprintable")
-        resource, after, refused, name = worker.resources.get(place), 0, "", ""
+        resource, after, refused, name = worker.resources.get(serial), 0, "", ""
         if resource is None and not (refused := self._refusal(execution)):
             assert execution is not None
             resource = self._enter(worker, execution, intent, now_s)
         if resource is not None:
             after, name = resource.after, resource.name
-        self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, place), after)
+        self._answer(worker, ResourceAnswer(name, ResourceState.INTENDED, refused, serial), after)
 
     def _refusal(self, execution: ResourceMaker | None) -> str:
         """Reason for which no resource may be created now; empty if it may."""
@@ -295,7 +295,7 @@ class Resources:
         made = HeldResource(
             number, f"{self._epoch}-{number}", intent.kind, intent.destroy,
             RequestId(account, sequence), now_s, worker.host if intent.here else None,
-            incarnation=worker.incarnation, dispatch=intent.number, place=intent.resource,
+            incarnation=worker.incarnation, dispatch=intent.number, serial=intent.resource,
         )  # fmt: skip
         self._journal.append(
             ResourceOpened, number, made.name, made.kind, made.destroy, account, sequence,
@@ -310,7 +310,7 @@ class Resources:
         self, resource: HeldResource, worker: Holder, execution: ResourceMaker | None
     ) -> None:
         """Let an execution hold a resource; None: nobody knows which one."""
-        worker.resources[resource.place] = resource
+        worker.resources[resource.serial] = resource
         resource.holder, resource.execution = worker, execution
         if execution is not None:
             self._made.setdefault(execution, {})[resource] = None
@@ -321,10 +321,10 @@ class Resources:
         self.all[resource.name] = resource
         self.of[resource.request.session] += 1
 
-    def stated(self, worker: Holder, said: ResourceStated, now_s: float) -> None:
+    def stated(self, worker: Holder, stated: ResourceStated, now_s: float) -> None:
         """Take in a holder's statement about its resource, and answer.  ProtocolError if no worker
         of this project would state it."""
-        name, state, handle, why, turn = said
+        name, state, handle, why, turn = stated
         if not ResourceState.CREATED <= state <= ResourceState.GONE or len(handle) > HANDLE_BYTES:
             raise ProtocolError(f"state {state} of a resource, with {len(handle)} bytes of handle")
         answer = ResourceAnswer(name, state, "", None, turn)
@@ -435,7 +435,7 @@ class Resources:
                 del holder.cleanings[resource.name]
                 self._cleaned.pop(resource, None)
             else:
-                del holder.resources[resource.place]
+                del holder.resources[resource.serial]
         if resource.execution is not None:
             made = self._made[resource.execution]
             del made[resource]
@@ -566,7 +566,7 @@ class Resources:
             resource = HeldResource(
                 opened.resource, opened.name, opened.kind, opened.destroy,
                 RequestId(opened.account, opened.sequence), now_s, opened.host,
-                incarnation=each.incarnation, dispatch=opened.dispatch, place=opened.place,
+                incarnation=each.incarnation, dispatch=opened.dispatch, serial=opened.serial,
                 turn=each.turn, handle=each.handle,
             )  # fmt: skip
             self._next = max(self._next, resource.number + 1)
@@ -726,11 +726,11 @@ class OpenResources:
             return None
         if answer.resource is not None:
             return self._is_named(each, answer.name, answer.refused)
-        said = each.statement
-        if not each.unanswered or said is None or said.state != answer.state:
+        stated = each.statement
+        if not each.unanswered or stated is None or stated.state != answer.state:
             return None
         each.unanswered = False
-        if said.state >= ResourceState.LEFT:
+        if stated.state >= ResourceState.LEFT:
             self._drop(each)
         return Stated(each.intent.resource, answer.name, "")
 

@@ -47,7 +47,7 @@ class Session(Generic[_Ticket]):
     nonce: bytes
     route: Route
     connection: int
-    heard_s: float
+    seen_at: float
     """The awake time at which the client was last heard."""
     opener: Route
     """The connection on which it was opened, and among whose sessions it counts."""
@@ -121,7 +121,7 @@ class Sessions(Generic[_Ticket]):
         known = self._by_nonce.get(nonce)
         if known is not None and not known.ended:
             self.moved(known, route, connection)
-            self.heard(known, now_s)
+            self.seen(known, now_s)
             return known
         if self.refusal(nonce, route):
             self.counters.sessions_refused += 1
@@ -174,9 +174,9 @@ class Sessions(Generic[_Ticket]):
             self._ended.popitem(last=False)
         return session
 
-    def heard(self, session: Session[_Ticket], now_s: float) -> None:
+    def seen(self, session: Session[_Ticket], now_s: float) -> None:
         """The client was heard: its lease starts anew."""
-        session.heard_s = now_s
+        session.seen_at = now_s
         self.known.move_to_end(session.id)
         if session.id in self._idle:
             self._idle.move_to_end(session.id)
@@ -194,7 +194,7 @@ class Sessions(Generic[_Ticket]):
     def lapsed(self, now_s: float) -> Iterator[Session[_Ticket]]:
         """Sessions whose lease has ended by now, not yet ended."""
         for session in list(self.known.values()):
-            if now_s - session.heard_s <= self.limits.lease_s:
+            if now_s - session.seen_at <= self.limits.lease_s:
                 break
             if not session.ended:
                 yield session

@@ -253,8 +253,8 @@ class HostStats:
     """Number of its workers that were to be started and have not ended."""
     ready: int = gauge("host_workers_ready", "Workers of the host that are ready.")
     running: int = gauge("host_running", "Executions on the host that have not ended.")
-    heard_s: float = gauge(
-        "host_heard_seconds", "Age of the host's last answered beat, in seconds.", 0.0
+    beat_age_s: float = gauge(
+        "host_beat_age_seconds", "Age of the host's last answered beat, in seconds.", 0.0
     )
     lost_s: float = gauge(
         "host_lost_seconds",

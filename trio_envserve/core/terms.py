@@ -78,7 +78,7 @@ COST_HEADER = bytes.fromhex("da 656e7608 82")
 """Begin of a body with a header: tag 1701737992, whose content is the cost and the value."""
 
 
-def cost_said(body: SentBody) -> tuple[int | None, int]:
+def stated_cost(body: SentBody) -> tuple[int | None, int]:
     """The cost in the header of a body, None if there is no header; and where the value begins."""
     begin = memoryview(body[: 6 + 9])
     if begin[:6] != COST_HEADER or len(begin) == 6:
@@ -92,7 +92,7 @@ def weight(body: SentBody) -> int:
     header says that its value costs, if that is more for each byte than a body may cost."""
     if body[_BEGIN] != COST_HEADER:  # as most are
         return len(body)
-    cost, _ = cost_said(body)
+    cost, _ = stated_cost(body)
     return len(body) if cost is None else max(len(body), cost // BYTE_COST)
 
 
@@ -154,8 +154,8 @@ def worker_name(worker: bytes, host: str) -> str:
 def gist(text: str, most_chars: int) -> str:
     """A text of several lines on one, without the lines in which no word stands."""
     lines = (" ".join(line.split()) for line in text.splitlines())
-    said = " ".join(line for line in lines if any(map(str.isalnum, line)))
-    return said if len(said) <= most_chars else f"{said[:most_chars]} ..."
+    joined = " ".join(line for line in lines if any(map(str.isalnum, line)))
+    return joined if len(joined) <= most_chars else f"{joined[:most_chars]} ..."
 
 
 def one_line(text: str, most_bytes: int) -> str:

@@ -133,7 +133,7 @@ from .errors import ConfigError, EnvServeError
 from .limits import KIB, MIB, WireLimits
 from .objects import TAG_DECIMAL
 from .strict_cbor import head
-from .terms import BYTE_COST, COST_HEADER, BodyParts, cost_said
+from .terms import BYTE_COST, COST_HEADER, BodyParts, stated_cost
 
 # -- the cost of a body ------------------------------------------------------------------
 
@@ -991,11 +991,11 @@ def decode(
             return _value(data, accepted, limits, pause)
         view = data if isinstance(data, memoryview) else memoryview(data)
         view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
-        said, at = cost_said(view)
+        stated, at = stated_cost(view)
         view = view[at:]
         # As bodies are weighed: one without a header by its length, whatever its objects cost.
-        free_bytes = FREE_BYTES if said is None else 0
-        most_bytes = BYTE_COST * len(view) if said is None else said
+        free_bytes = FREE_BYTES if stated is None else 0
+        most_bytes = BYTE_COST * len(view) if stated is None else stated
         most_bytes = min(most_bytes, BYTE_COST * limits.message_bytes) + free_bytes
         seen = look(
             view, most_bytes, work=WORK_AT_ONCE if at_once else None, pause=pause or _no_pause

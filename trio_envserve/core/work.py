@@ -338,7 +338,7 @@ class Told(NamedTuple):
     outcome: RetainedOutcome
 
 
-class Said(NamedTuple):
+class ToldByRouter(NamedTuple):
     """A ticket is told what the router says itself: of a command, or why there is no outcome."""
 
     ticket: Ticket
@@ -358,7 +358,7 @@ class Confirm(NamedTuple):
     started: bool | None
 
 
-Answer: TypeAlias = Told | Said | Confirm | ToClient | TellSaved | Execution | ToHolder
+Answer: TypeAlias = Told | ToldByRouter | Confirm | ToClient | TellSaved | Execution | ToHolder
 """What waits at the gate; an execution is to be sent to its worker."""
 
 
@@ -548,7 +548,7 @@ class Works:
         if session.owner is not None:
             session.owner.unfinished += 1
         if ticket.key is not None:  # what runs for it, runs for another account
-            self.accounts.place(session.account, +1)
+            self.accounts.wait(session.account, +1)
 
     def refuse(
         self, session: Session[Ticket], sequence: int, why: Refusal, asker: Route | None = None,
@@ -644,10 +644,10 @@ class Works:
     def _may_be_saved(self, asked: Keyed, work: Work | None) -> bool:
         """Whether the disk is not too far behind for what this leaves in the journal, or lets
         wait for it.  While the last answers leave the disk is waited for no more."""
-        if not self._closing.flushes and self.gate.has_room():
+        if not self._closing.flushes and self.gate.may_hold():
             return True
         if asked.act not in (KeyAct.ASK, KeyAct.ATTACH):
-            return not self._closing.flushes and self.gate.has_room(COMMANDS_PART)
+            return not self._closing.flushes and self.gate.may_hold(COMMANDS_PART)
         if work is None or work.outcome is None:
             return asked.act is KeyAct.ATTACH
         return self.journal.is_safe(work.outcome.shared.after)
@@ -758,14 +758,14 @@ class Works:
         if unanswered:
             cancelled = outcomes.key_cancelled(started=started)
             for ticket in tickets:
-                self._tell(work, Said(ticket, cancelled))
+                self._tell(work, ToldByRouter(ticket, cancelled))
 
     def _disown(self, work: Work, arg: object = None) -> None:
         """End a work whose outcome was never read: its tickets are told that it may have run."""
         tickets = self._by_weight(work)
         self._close(work)
         for ticket in tickets:
-            self._tell(work, Said(ticket, outcomes.key_cancelled(started=True)))
+            self._tell(work, ToldByRouter(ticket, outcomes.key_cancelled(started=True)))
 
     # -- cells: executions --------------------------------------------------------------
 
@@ -785,7 +785,7 @@ class Works:
         """Queue a work for a worker, unless none will ever take it."""
         account = work.account
         work.state = _W.WAITING
-        self.accounts.place(account, +1)
+        self.accounts.wait(account, +1)
         self.accounts.hold(account, work.weight)
         if account.namespace:
             self.accounts.at_work.add(account.namespace)
@@ -799,7 +799,7 @@ class Works:
         self.queue.add(work)
 
     def _run(self, work: Work, execution: Execution) -> None:
-        self.accounts.place(work.account, -1)
+        self.accounts.wait(work.account, -1)
         self.accounts.run(work.account, +1)
         self.counters.dispatched += 1
         self.counters.reruns += work.executions > 0
@@ -831,7 +831,7 @@ class Works:
         if work.body is not None and self.may_rerun(work):
             work.state = _W.WAITING
             work.execution = None
-            self.accounts.place(work.account, +1)
+            self.accounts.wait(work.account, +1)
             self._queue(work)
             if self._closing.begun:  # it waits again, but nothing will be started any more
                 self.step(work, _I.ANSWER, outcomes.stopping)
@@ -845,7 +845,7 @@ class Works:
         self.counters.deadlines += 1
         given = outcome(work)
         self.queue.remove(work)
-        self.accounts.place(work.account, -1)
+        self.accounts.wait(work.account, -1)
         self._conclude(work, given)
 
     def _abort(self, work: Work, outcome: Callable[[Work], RetainedOutcome]) -> None:
@@ -895,7 +895,7 @@ class Works:
         self._warn(f"the outcome of generation {work.number} cannot be read: {why}")
         unreadable = outcomes.unreadable(why, work.executions)
         for ticket in self._by_weight(work):
-            self._tell(work, Said(ticket, unreadable))
+            self._tell(work, ToldByRouter(ticket, unreadable))
             ticket.work = None
         work.tickets = ()
         self._who_waits(work)
@@ -1054,7 +1054,7 @@ class Works:
         if before is _W.WAITING:
             self.counters.cancelled += 1
             self.queue.remove(work)
-            self.accounts.place(account, -1)
+            self.accounts.wait(account, -1)
         elif before is _W.RUNNING:
             assert work.execution is not None
             self.counters.cancelled += 1
@@ -1090,14 +1090,14 @@ class Works:
                 ticket.work = None
         work.tickets = tuple(ticket for ticket in work.tickets if ticket.counts)
 
-    def _tell(self, work: Work, answer: Told | Said) -> None:
+    def _tell(self, work: Work, answer: Told | ToldByRouter) -> None:
         """Give a ticket its answer: at once, if it is safe and this turn may."""
         if not work.account.namespace:
             self._give(answer, is_safe=True)
         else:
             self.tell(answer)
 
-    def tell(self, answer: Told | Said) -> None:
+    def tell(self, answer: Told | ToldByRouter) -> None:
         """Answer a ticket of a key, once the records for that are safe."""
         gate = self.gate
         if self.journal.on and not gate.is_safe() and not self._was_safe(answer):
@@ -1154,14 +1154,14 @@ class Works:
             started = confirm.started if is_safe else True
             self.out.append(ToClient(session.route, messages.Cancelled(*confirm.request, started)))
 
-    def _give(self, answer: Told | Said, is_safe: bool) -> None:
+    def _give(self, answer: Told | ToldByRouter, is_safe: bool) -> None:
         ticket = answer.ticket
         session = ticket.session
         if ticket.kept is not None or session.tickets.get(ticket.sequence) is not ticket:
             return  # it is finished, or its deadline passed while nothing could be saved
         if not is_safe:  # what never will be safe: the work may have run
             kept = outcomes.not_durable(self.journal.failed)(ticket)
-        elif isinstance(answer, Said):
+        elif isinstance(answer, ToldByRouter):
             kept = answer.outcome(ticket)
         elif ticket.key is None:
             kept = answer.outcome
@@ -1176,7 +1176,7 @@ class Works:
         ticket.kept = kept
         account = ticket.session.account
         if ticket.key is not None:  # its place in the queue goes on, as that of what never ran
-            self.accounts.place(account, -1)
+            self.accounts.wait(account, -1)
         self.accounts.keep(account, +1, kept.size_bytes, ran=ticket.ran)
         self.send(ticket)
 
@@ -1246,7 +1246,7 @@ class Works:
             if kept.shared is not None:
                 self._let_go(kept.shared)
         elif ticket.key is not None:
-            self.accounts.place(session.account, -1)
+            self.accounts.wait(session.account, -1)
 
     def _leave_on(self) -> None:
         while self._leaving and self.budget.spend():
@@ -1361,7 +1361,7 @@ class Works:
         record: dict[str, Any] = {"generation": answer.generation, "started": answer.started}
         if answer.finished:
             record["finished"] = True
-        self.tell(Said(ticket, outcomes.said(record)))
+        self.tell(ToldByRouter(ticket, outcomes.of_record(record)))
         return None
 
     def _end_by(self, command: Command, work: Work | None, ticket: Ticket) -> CommandAnswer:
@@ -1460,7 +1460,7 @@ class Works:
                 "message_bytes for input and state together)"
             )
         is_durable = work.account.is_durable
-        if is_durable and (self.journal.lost or not self.gate.has_room()):
+        if is_durable and (self.journal.lost or not self.gate.may_hold()):
             return self._unsaved()
         if work.body is not None:
             more_bytes = size_bytes - (0 if work.saved is None else weight(work.saved))
@@ -1628,10 +1628,10 @@ class Works:
                 self.accounts.retain(work.account, 0, 0, size_bytes)
                 work.outcome, work.state = outcome, _W.COMPLETED
             work.wait_in(self.orphans, now_s)
-        for said in remains.commands[-self.keys.commands :]:
-            input = _I.FORGET if said.forget else _I.CANCEL
-            command = Command(input, KeyName(said.namespace, said.key), said.tag)
-            answer = CommandAnswer(said.generation, said.started, finished=said.finished)
+        for known in remains.commands[-self.keys.commands :]:
+            input = _I.FORGET if known.forget else _I.CANCEL
+            command = Command(input, KeyName(known.namespace, known.key), known.tag)
+            answer = CommandAnswer(known.generation, known.started, finished=known.finished)
             self._remember(command, answer, now_s)
         return remains.resources.values()
 
@@ -1682,7 +1682,7 @@ class Works:
         then, in the place of before."""
         self._need_no_input(work)
         work.state = _W.WAITING
-        self.accounts.place(work.account, +1)
+        self.accounts.wait(work.account, +1)
         self.accounts.hold(work.account, work.weight)
         self.accounts.at_work.add(work.account.namespace)
         work.executions -= 1
@@ -1753,7 +1753,7 @@ class Works:
 
     def _end_archived(self, archive: Archive) -> None:
         """End the retention of some works of the archive."""
-        if not self.gate.has_room(ENDS_PART):
+        if not self.gate.may_hold(ENDS_PART):
             return
         for fields in archive.due(self.clock.awake_s):
             archive.take(fields.name)
@@ -1761,7 +1761,7 @@ class Works:
 
     def _is_archive_behind(self, archive: Archive) -> bool:
         retained, budget = self.retained, 1024
-        return (archive.has_due(self.clock.awake_s) and self.gate.has_room(ENDS_PART)) or (
+        return (archive.has_due(self.clock.awake_s) and self.gate.may_hold(ENDS_PART)) or (
             len(retained) > budget and self._may_rest(next(iter(retained.values())))
         )
 

@@ -572,8 +572,8 @@ class WorkerCore:
         return [self._send(intent)]
 
     def _resource_told(self, given: ResourceTold) -> list[WorkerEffect]:
-        said = self._resources.state(*given)
-        return [] if said is None else [self._send(said)]
+        message = self._resources.state(*given)
+        return [] if message is None else [self._send(message)]
 
     def _cleaned(self, given: Cleaned) -> list[WorkerEffect]:
         name, turn, why = given
@@ -600,7 +600,7 @@ class WorkerCore:
 
     # -- decisions ------------------------------------------------------------
 
-    def _dispatches(self, rows: Sequence[messages.Said]) -> list[WorkerEffect]:
+    def _dispatches(self, rows: Sequence[messages.MessageRow]) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         for dispatch, body in rows:
             began = self._dispatch(dispatch, body)

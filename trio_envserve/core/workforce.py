@@ -382,7 +382,7 @@ class Workforce:
         return [ExecutionEnded(execution, kept, "")]
 
     def _outcomes(
-        self, worker: Worker, rows: Sequence[messages.Said], now_s: float
+        self, worker: Worker, rows: Sequence[messages.MessageRow], now_s: float
     ) -> list[WorkerReport]:
         reports: list[WorkerReport] = []
         for outcome, payload in rows:
@@ -491,7 +491,7 @@ class Workforce:
         self.history.over(lost.worker)
         if worker is None:
             return []
-        worker.leave_place()
+        worker.leave_slot()
         worker.site.members -= 1
         if not worker.site.members:
             del self.sites[worker.host]

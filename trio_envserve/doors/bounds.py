@@ -28,7 +28,7 @@ class Bound:
         self._waiting: dict[str, OrderedDict[trio.Event, int]] = {}
         """The tasks that wait, by name, and how much each is to have."""
 
-    def has_room(self, size: int, name: str = "") -> bool:
+    def allows(self, size: int, name: str = "") -> bool:
         """Whether so much more may be taken.  ``name``: empty for who shares with nobody."""
         if self.taken + size > self.most:
             return False
@@ -44,7 +44,7 @@ class Bound:
 
     async def wait(self, size: int, name: str = "") -> None:
         """Take so much as soon as there is room."""
-        if self.has_room(size, name):
+        if self.allows(size, name):
             self.take(size, name)
             return
         turn = trio.Event()
@@ -69,7 +69,7 @@ class Bound:
     def _admit(self) -> None:
         for name, line in list(self._waiting.items()):
             for turn, size in list(line.items()):
-                if self.has_room(size, name):
+                if self.allows(size, name):
                     del line[turn]
                     self.take(size, name)
                     turn.set()

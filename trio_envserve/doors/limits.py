@@ -103,7 +103,7 @@ class VerifiersLimits(_Checked):
         128 * MIB, "outcomes that are not known to have arrived; past it those that were sent make "
         "room, then those of clients that are gone, and then new runs wait",
     )  # fmt: skip
-    place_share: float = limit(
+    origin_share: float = limit(
         0.5, "what one address, or one user of this machine, may take of what the others leave "
         "of these three",
     )  # fmt: skip

@@ -78,17 +78,17 @@ def parse_bind(address: str) -> Address:
         raise ConfigError(f"HOST:PORT expected: {error}") from None
 
 
-async def listen(place: Address) -> list[trio.SocketListener]:
+async def listen(address: Address) -> list[trio.SocketListener]:
     """Listen at all addresses of the host; with any free port, at the first of them.  Raises
     ServerStartError."""
-    host = None if place.host == ANY else place.host
+    host = None if address.host == ANY else address.host
     try:
-        listeners = await trio.open_tcp_listeners(place.port, host=host, backlog=BACKLOG)
+        listeners = await trio.open_tcp_listeners(address.port, host=host, backlog=BACKLOG)
     except OSError as error:
         raise ServerStartError(
-            f"cannot listen at {place.host}:{place.port}: {error.strerror or error}"
+            f"cannot listen at {address.host}:{address.port}: {error.strerror or error}"
         ) from error
-    if not place.port:
+    if not address.port:
         for listener in listeners[1:]:
             await listener.aclose()
         del listeners[1:]

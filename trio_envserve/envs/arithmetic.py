@@ -126,9 +126,9 @@ class Arithmetic:
         given: list[int | None] = []
         for question, answer in zip(task.questions, task.answers, strict=True):
             messages.append({"role": "user", "content": question})
-            said = (await rollout.ask(messages, reference=str(answer))).text
-            messages.append({"role": "assistant", "content": said})
-            numbers = _INTEGER.findall(said)
+            answer_text = (await rollout.ask(messages, reference=str(answer))).text
+            messages.append({"role": "assistant", "content": answer_text})
+            numbers = _INTEGER.findall(answer_text)
             given.append(int(numbers[-1]) if numbers else None)
         return {
             "reward": 1.0 if given[-1] == task.answers[-1] else 0.0,

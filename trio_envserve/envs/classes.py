@@ -345,15 +345,15 @@ def _declares_rollout(kind: type) -> bool:
 
 def _sandboxed(kind: type, label: str) -> Sandboxed | None:
     """The sandbox that a class says; a tool of that name says none."""
-    said = _attribute(kind, "sandbox", None)
+    declared = _attribute(kind, "sandbox", None)
     try:
-        made = Sandboxed(said) if isinstance(said, str) else said
+        made = Sandboxed(declared) if isinstance(declared, str) else declared
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from error
     if made is not None and not isinstance(made, Sandboxed):
         raise ConfigError(
             f'{label}: sandbox is the name of a provider ("bubblewrap") or a Sandboxed, not '
-            f"{said!r:.80}"
+            f"{declared!r:.80}"
         )
     return made
 

@@ -194,14 +194,14 @@ def action_of(text: str, env: Any) -> Any:
     """The action in an answer.  Raises ``ValueError``."""
     from gymnasium import spaces
 
-    said = (tagged(text, "action") or [text])[-1]
+    action = (tagged(text, "action") or [text])[-1]
     space = env.action_space
     if isinstance(space, spaces.Discrete):
-        numbers = _INTEGER.findall(said)
+        numbers = _INTEGER.findall(action)
         if not numbers:
             raise ValueError("it has no number")
         return int(numbers[-1])
-    arrays = _ARRAY.findall(said)
+    arrays = _ARRAY.findall(action)
     if not arrays:
         raise ValueError("it has no array")
     try:

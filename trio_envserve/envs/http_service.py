@@ -42,7 +42,7 @@ from ..core.limits import MIB
 from ..extras import needs_extra
 from ..models.chat import ChatProblem
 from ..models.endpoints import key_of
-from ..models.http import read_body, said
+from ..models.http import read_body, shown
 from ..models.patience import retry_after_s
 from ..redaction import hide
 from .conversation import encodable
@@ -187,12 +187,12 @@ class HttpService:
             httpx2.UnsupportedProtocol, httpx2.LocalProtocolError,
         ) as error:  # fmt: skip
             raise ServiceUnavailable(
-                f"The rollout did not run: {self._url} was not reached ({said(error)})."
+                f"The rollout did not run: {self._url} was not reached ({shown(error)})."
             ) from error
         except httpx2.HTTPError as error:
             raise ServiceLost(
                 f"The rollout may have run: the connection to {self._url} was lost after the "
-                f"input was sent ({said(error)})."
+                f"input was sent ({shown(error)})."
             ) from error
         raise ServiceLost(
             f"The rollout may have run: {self._url} did not answer within {self._timeout_s:g} s."

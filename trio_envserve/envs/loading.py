@@ -113,13 +113,13 @@ class LoadedEnvironment:
         _check_takes(make, self.name, "n", "seed")
         if _is_coroutine(make):
             raise ConfigError(
-                f"{self.name}: inputs{_place(make)} is a coroutine function: it must be a plain one"
+                f"{self.name}: inputs{_where(make)} is a coroutine function: it must be a plain one"
             )
         offered = make(n, seed)
         if not _is_list_like(offered):
             given = "None" if offered is None else f"a value of type {type(offered).__name__}"
             raise ConfigError(
-                f"{self.name}: inputs({n}, {seed}){_place(make)} returned {given}, "
+                f"{self.name}: inputs({n}, {seed}){_where(make)} returned {given}, "
                 "and not a list of inputs"
             )
         return list(offered)
@@ -332,7 +332,7 @@ def _check_takes(function: Callable[..., Any], label: str, *given: str) -> None:
             return  # built-in callables need not have a signature
         call = f"{_name(function)}({', '.join(given)})"
         raise ConfigError(
-            f"{label}: it is called as {call}{_place(function)}, and that fails: {error} "
+            f"{label}: it is called as {call}{_where(function)}, and that fails: {error} "
             "(the first parameter of a method is self)"
         ) from None
 
@@ -345,7 +345,7 @@ def _is_list_like(given: object) -> bool:
     return hasattr(type(given), "__iter__") or hasattr(type(given), "__getitem__")
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _where(function: Callable[..., Any]) -> str:
     """File and line of a function of the author's, for messages; empty if they are unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if not inspect.iscode(code):

@@ -84,12 +84,12 @@ class ReasoningGym:
             {"role": "user", "content": str(entry["question"])},
         ]
         answer = await rollout.ask(messages, reference=reference)
-        said = answer.text
-        given = _final_answer(said)
+        text = answer.text
+        given = _final_answer(text)
         score = await self._off_loop(lambda: float(dataset.score_answer(given, entry)))
         return {
             "reward": score,
-            "completion": [messages[1], {"role": "assistant", "content": said}],
+            "completion": [messages[1], {"role": "assistant", "content": text}],
             "answer": reference,
             "usage": rollout.usage.to_record(),
             **segments([answer], score),
@@ -138,7 +138,7 @@ class ReasoningGym:
                 )
 
 
-def _final_answer(said: str) -> str:
+def _final_answer(text: str) -> str:
     """The last tagged answer, or all that was said if there is none."""
-    given = tagged(said, "answer")
-    return given[-1].strip() if given else said
+    given = tagged(text, "answer")
+    return given[-1].strip() if given else text

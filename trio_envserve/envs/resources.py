@@ -52,7 +52,7 @@ class WantedResource(NamedTuple):
         return self.kind, self.reference, self.here
 
 
-class ResourceKeeper(Protocol):
+class ResourceOpener(Protocol):
     """Creates and destroys the resources of a rollout, as objects of its own with an attribute
     ``handle``, the value of ``create``."""
 
@@ -79,8 +79,8 @@ class Resource:
     block returns the handle.  It may be entered again once its block is over; another block
     meanwhile raises RuntimeError."""
 
-    def __init__(self, keeper: ResourceKeeper, wanted: WantedResource) -> None:
-        self._keeper = keeper
+    def __init__(self, opener: ResourceOpener, wanted: WantedResource) -> None:
+        self._opener = opener
         self._wanted = wanted
         self._made: Any = None
         self._entered = threading.Lock()
@@ -88,23 +88,23 @@ class Resource:
 
     async def __aenter__(self) -> Any:
         with self._entering():
-            self._made = await self._keeper.open(self._wanted)
+            self._made = await self._opener.open(self._wanted)
         return self._made.handle
 
     async def __aexit__(self, *error: object) -> None:
         try:
-            await self._keeper.close(self._made)  # noqa: ASYNC102  # shields itself, with limits
+            await self._opener.close(self._made)  # noqa: ASYNC102  # shields itself, with limits
         finally:
             self._entered.release()
 
     def __enter__(self) -> Any:
         with self._entering():
-            self._made = self._keeper.open_sync(self._wanted)
+            self._made = self._opener.open_sync(self._wanted)
         return self._made.handle
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._keeper.close_sync(self._made)
+            self._opener.close_sync(self._made)
         finally:
             self._entered.release()
 

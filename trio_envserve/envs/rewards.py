@@ -28,8 +28,8 @@ class ScorerFailed(Exception):
     code = "scorer-failed"
 
     def __init__(self, scorer: str, error: BaseException) -> None:
-        said = foreign.text(error)
-        super().__init__(f"{scorer} raised {type(error).__name__}{f': {said}' if said else ''}")
+        text = foreign.text(error)
+        super().__init__(f"{scorer} raised {type(error).__name__}{f': {text}' if text else ''}")
 
 
 REWARD = "reward"

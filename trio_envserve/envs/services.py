@@ -10,7 +10,7 @@ from ..carrier import WorkCarrier
 from .apart import ApartCall, ApartReply
 from .made import RolloutMaker
 from .permits import Claimed, GiveBack
-from .resources import ResourceKeeper
+from .resources import ResourceOpener
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,5 +28,5 @@ class WorkerServices:
     claim: Callable[[Claimed], Awaitable[GiveBack]]
     """Waits for a permit."""
     made: RolloutMaker
-    resources: Callable[[], ResourceKeeper]
+    resources: Callable[[], ResourceOpener]
     """The keeper of the rollout's resources; in any thread, and not work for the loop."""

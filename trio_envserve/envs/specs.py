@@ -170,15 +170,15 @@ def library(name: str, *parts: str, missing: str = "") -> Any:
         raise ConfigError(missing or needs_extra(f"{extra}:", extra)) from error
 
 
-def made(said: str, make: Callable[..., Any], *args: Any, **given: Any) -> Any:
+def made(where: str, make: Callable[..., Any], *args: Any, **given: Any) -> Any:
     """The value that code of others makes.  Raises its own ConfigError, or one that begins with
-    ``said``."""
+    ``where``."""
     ended = foreign.call(make, *args, **given)
     if isinstance(ended.error, ConfigError):
         raise ended.error
     if ended.error is not None:
         why = f"{type(ended.error).__name__}: {foreign.text(ended.error)}"
-        raise ConfigError(f"{said}: {why}") from ended.error
+        raise ConfigError(f"{where}: {why}") from ended.error
     return ended.value
 
 

@@ -54,7 +54,7 @@ ARGUMENTS_CHARS = 200_000
 _OF_ROWS = ("responses_create_params", "agent_ref", "prompt")
 """Fields of a row that are heeded though ``reset`` takes none of them, or name this server."""
 
-_WRONG_PLACE = (
+_WRONG_CONTEXT = (
     "no running event loop",
     "framework like asyncio",
     "signal only works in main thread",
@@ -268,10 +268,10 @@ class ToolLoop:
             if calls:
                 await self._answer(calls)
                 continue
-            said = await self._next_message(completion)
-            if said is None:
+            message = await self._next_message(completion)
+            if message is None:
                 return "length" if completion.finish_reason == "length" else "answer"
-            self._messages.append({"role": "user", "content": said})
+            self._messages.append({"role": "user", "content": message})
         return "max_turns"
 
     async def _in_time(self, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -294,7 +294,7 @@ class ToolLoop:
         if not hasattr(self._made, "next_message"):
             return None
         method = functools.partial(self._made.next_message, encodable(completion.text))
-        return await self._value(method, _said)
+        return await self._value(method, _spoken)
 
     async def _answer(self, calls: Sequence[ToolCall]) -> None:
         """Call the tools of one answer, one after the other, and tell the results."""
@@ -349,7 +349,7 @@ class ToolLoop:
             return told(f"{tool.name} was not called: an earlier call has not ended yet"), True
         text = foreign.text(error) or ""
         is_ours = isinstance(error, EnvServeError) or not isinstance(error, Exception)
-        if is_ours or any(sign in text for sign in _WRONG_PLACE):
+        if is_ours or any(sign in text for sign in _WRONG_CONTEXT):
             raise error  # an exit, say: no matter between the tool and the model
         return told(text or type(error).__name__), True
 
@@ -413,7 +413,7 @@ def _call_of(made: Any, method: Any, limits: ApartLimits) -> ApartCall:
             setattr(made, name, each)
 
 
-def _said(value: Any) -> Any:
+def _spoken(value: Any) -> Any:
     return None if value is None else content_of(value)
 
 

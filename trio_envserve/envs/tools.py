@@ -359,8 +359,8 @@ def _record(hint: Any) -> _Kind:
         given = _object(value, where)
         for name in [*required, *given]:
             if name not in given or name not in fields:
-                said = "needs" if name not in given else "has no"
-                raise WrongArguments(f"{where} {said} {name[:80]!r} (it has: {', '.join(fields)})")
+                verb = "needs" if name not in given else "has no"
+                raise WrongArguments(f"{where} {verb} {name[:80]!r} (it has: {', '.join(fields)})")
         return {name: fields[name].read(each, f"{where}.{name}") for name, each in given.items()}
 
     schemas = {name: kind.schema for name, kind in fields.items()}

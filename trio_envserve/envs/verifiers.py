@@ -147,7 +147,7 @@ class Verifiers:
         }
 
     async def _run_of_wire(
-        self, asked: Mapping[str, Any], said: Callable[[bytes], None]
+        self, asked: Mapping[str, Any], pass_delta: Callable[[bytes], None]
     ) -> dict[str, Any]:
         """The answer that the library's server would send for a run of its client."""
         from verifiers.v1.clients import ModelContext
@@ -164,7 +164,7 @@ class Verifiers:
         run = RunRequest.model_validate(unpack(asked["run"]))
         context = ModelContext(client=run.client, model=run.model, sampling=run.sampling)
         task = self._task_of(run.task_data)
-        episode, deltas, traces = await self._episode(task, context, said)
+        episode, deltas, traces = await self._episode(task, context, pass_delta)
         reply = RunResponse(
             head=dump(episode, exclude={"traces"}),
             traces=[
@@ -176,10 +176,10 @@ class Verifiers:
         return {"state": {"deltas": deltas, "reply": packed, "traces": traces}}
 
     async def _episode(
-        self, task: Any, context: Any, said: Callable[[bytes], None] = lambda delta: None
+        self, task: Any, context: Any, pass_delta: Callable[[bytes], None] = lambda delta: None
     ) -> tuple[Any, list[bytes], list[str]]:
         """Run one; returns it, its deltas, and the ids of the traces that they are of.
-        ``said`` is called with each delta as it comes."""
+        ``pass_delta`` is called with each delta as it comes."""
         from verifiers.v1.serve.delta import DeltaStreamer, pack
 
         (slot,) = self._env.slots(task)
@@ -189,7 +189,7 @@ class Verifiers:
         async def keep(delta: dict[str, Any]) -> None:
             packed = pack(delta)
             deltas.append(packed)
-            said(packed)
+            pass_delta(packed)
             traces[delta["trace"]] = None
 
         async with DeltaStreamer(lambda: slot.traces, keep) as streamer:

@@ -65,7 +65,7 @@ class Found(NamedTuple):
 class Record(NamedTuple):
     """A record of a file."""
 
-    place: int
+    at: int
     """Position in the file: the first byte of its line, or the number of its row."""
     record: dict[str, Any]
     result: RolloutResult
@@ -74,7 +74,7 @@ class Record(NamedTuple):
 class Entry(NamedTuple):
     """One rollout of a file."""
 
-    place: int
+    at: int
     """Position of its record in the file."""
     result: RolloutResult
     """Without the traceback of a failure: there may be many, and they may be large."""
@@ -258,23 +258,23 @@ def records(path: str) -> Iterator[Record]:
         for number, row in enumerate(_rows(path)):
             yield _record(path, f"row {number + 1}", number, _of_row, row)
         return
-    place = 0
+    at = 0
     with _told(path), open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             give_way()
             if not line.endswith(b"\n"):
                 return
             if line.strip():
-                yield _record(path, f"line {number}", place, json.loads, line)
-            place += len(line)
+                yield _record(path, f"line {number}", at, json.loads, line)
+            at += len(line)
 
 
 def _record(
-    path: str, where: str, place: int, read: Callable[[Any], dict[str, Any]], given: Any
+    path: str, where: str, at: int, read: Callable[[Any], dict[str, Any]], given: Any
 ) -> Record:
     try:
         record = read(given)
-        return Record(place, record, result_from(record))
+        return Record(at, record, result_from(record))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
 
@@ -293,7 +293,7 @@ def record_at(path: str, entry: Entry) -> dict[str, Any]:
     index, repeat = entry.result.name
     changed = f"{path} has changed: input {index}, repeat {repeat} is not where it was"
     try:
-        found = (_at_row if is_table(path) else _at_byte)(path, entry.place)
+        found = (_at_row if is_table(path) else _at_byte)(path, entry.at)
     except ConfigError as error:
         raise ConfigError(changed) from error
     give_way()
@@ -302,10 +302,10 @@ def record_at(path: str, entry: Entry) -> dict[str, Any]:
     return found.record
 
 
-def _at_byte(path: str, place: int) -> Record:
+def _at_byte(path: str, at: int) -> Record:
     with _told(path), open(path, "rb") as lines:
-        lines.seek(place)
-        return _record(path, f"byte {place}", place, json.loads, lines.readline())
+        lines.seek(at)
+        return _record(path, f"byte {at}", at, json.loads, lines.readline())
 
 
 def take_up(opened: ResultsFile) -> Found:
@@ -327,9 +327,9 @@ def take_up(opened: ResultsFile) -> Found:
 def last_records(path: str) -> Iterator[dict[str, Any]]:
     """The records that count: the last one of each name.  Reads the file twice, because
     all records together may be larger than memory.  Raises as :func:`records`."""
-    last = {result.name: place for place, _, result in records(path)}
-    for place, record, result in records(path):
-        if last[result.name] == place:
+    last = {result.name: at for at, _, result in records(path)}
+    for at, record, result in records(path):
+        if last[result.name] == at:
             yield record
 
 
@@ -338,9 +338,9 @@ def overview(path: str, see: See | None = None) -> Overview:
     record on the way."""
     found: dict[tuple[int, int], Entry] = {}
     about: dict[str, str] = {}
-    for place, record, result in records(path):
+    for at, record, result in records(path):
         known = digest(record.get("input"), is_json=True)
-        found[result.name] = Entry(place, result.short(), known)
+        found[result.name] = Entry(at, result.short(), known)
         if see is not None:
             see(result, record)
         about = {"environment": result.environment, "model": result.model}
@@ -487,17 +487,17 @@ def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: row[name] for name in FIELDS if name in row}, **numbers, **both}
 
 
-def _at_row(path: str, place: int) -> Record:
+def _at_row(path: str, at: int) -> Record:
     """The record of a row, counted from 0; other rows are not read."""
     with _opened_table(path) as file:
-        left = place
+        left = at
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if left < rows:
                 (row,) = file.read_row_group(group).slice(left, 1).to_pylist()
-                return _record(path, f"row {place + 1}", place, _of_row, row)
+                return _record(path, f"row {at + 1}", at, _of_row, row)
             left -= rows
-    raise ConfigError(f"{path} has no row {place + 1}")
+    raise ConfigError(f"{path} has no row {at + 1}")
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:

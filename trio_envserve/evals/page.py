@@ -22,7 +22,7 @@ MOST_LEVELS = 200
 CONVERSATION = ("prompt", "messages", "completion")
 """Fields of a result that are conversations, in this order."""
 
-_SAID = {"reward", "metrics", "rewards", "usage"}
+_APART = {"reward", "metrics", "rewards", "usage"}
 """Fields of a result that the head of a page has already."""
 
 
@@ -36,11 +36,11 @@ class Line(NamedTuple):
     """Whether the line is a heading of the lines after it."""
 
 
-def page(record: Mapping[str, Any], *, place: str = "", full: bool = False) -> list[Line]:
-    """The page of a record; ``place`` says which of several it is."""
+def page(record: Mapping[str, Any], *, which: str = "", full: bool = False) -> list[Line]:
+    """The page of a record; ``which`` says which of several it is."""
     result = result_from(record)
     most = MOST_CHARS if not full else None
-    lines = (*_head(result, place), *_body(record, result.failure, most))
+    lines = (*_head(result, which), *_body(record, result.failure, most))
     return [line._replace(text=plain_text(line.text)) for line in lines]
 
 
@@ -50,8 +50,8 @@ def body(record: Mapping[str, Any]) -> list[Line]:
     return [line._replace(text=plain_text(line.text)) for line in lines]
 
 
-def _head(result: RolloutResult, place: str) -> Iterator[Line]:
-    where = f" ({place})" if place else ""
+def _head(result: RolloutResult, which: str) -> Iterator[Line]:
+    where = f" ({which})" if which else ""
     yield Line(f"input {result.index}, repeat {result.repeat}{where}", "title")
     reward = "none" if result.reward is None else f"{result.reward:.6g}"
     metrics = "".join(f", {plain_line(n, 40)} {v:.6g}" for n, v in result.metrics.items())
@@ -91,7 +91,7 @@ def _body(
         for message in value[name]:
             yield from _message(message, most)
     for name, item in value.items():
-        if name not in talked and name not in _SAID:
+        if name not in talked and name not in _APART:
             yield Line(f"\n{plain_line(str(name), 60)}", "title", names=True)
             yield Line(_cut(_json(item), most))
 

@@ -276,7 +276,7 @@ class Evaluation:
         self._errors = 0
         self._taken: deque[Came] = deque()
         self._wake = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
+        self._space = trio.lowlevel.ParkingLot()
         self._all_taken = False
 
     async def run(
@@ -314,7 +314,7 @@ class Evaluation:
         async with open_many(client, calls, in_flight) as outcomes:
             async for number, outcome in outcomes:
                 self._take(plan, asked[number], outcome)
-                await self._until_room()
+                await self._until_space()
 
     def _call(self, plan: EvaluationPlan, name: Name, options: CallOptions) -> Asked:
         input, (index, _) = plan.input(name), name
@@ -341,7 +341,7 @@ class Evaluation:
         async with trio.open_nursery() as asking:
             for name in names:
                 await limiter.acquire_on_behalf_of(name)
-                await self._until_room()
+                await self._until_space()
                 asking.start_soon(one, name)
 
     async def _score(
@@ -358,9 +358,9 @@ class Evaluation:
         result = rescored_result(came.result, outcome, run=run, rescored_of=known)
         self._keep(Came(result, came.input, outcome.value))
 
-    async def _until_room(self) -> None:
+    async def _until_space(self) -> None:
         while len(self._taken) >= HELD:
-            await self._room.park()
+            await self._space.park()
 
     def _take(self, plan: EvaluationPlan, name: Name, outcome: Outcome) -> None:
         """Take the outcome of a rollout, or of the group that begins with it."""
@@ -392,7 +392,7 @@ class Evaluation:
                 await self._wake.park()
                 continue
             await self._write()
-            self._room.unpark_all()
+            self._space.unpark_all()
             self.gave_up = self._most_errors is not None and self._errors >= self._most_errors
             if self.gave_up or self.not_written:
                 self._whole.cancel()

@@ -197,8 +197,8 @@ def histogram(values: Sequence[float]) -> list[Bin]:
     edges = [low + step * number for number in range(BINS)] + [high]
     found = [0] * BINS
     for value, count in counts.items():
-        place = value / step - low / step
-        found[min(BINS - 1, max(0, math.floor(place))) if math.isfinite(place) else 0] += count
+        bin = value / step - low / step
+        found[min(BINS - 1, max(0, math.floor(bin))) if math.isfinite(bin) else 0] += count
     return [Bin(edges[i], edges[i + 1], count) for i, count in enumerate(found)]
 
 

@@ -214,7 +214,7 @@ class ModelSession:
     finished: Spans = ()
     owes: bool = False
     """Whether something of it was cancelled that may have run."""
-    heard_s: float = 0.0
+    seen_at: float = 0.0
     """When its client was last heard."""
 
 
@@ -1700,7 +1700,7 @@ class Clocks(Boundary):
     def _hear(self, session: bytes) -> bool:
         if session not in self.sessions:
             return False
-        self.sessions[session].heard_s = self.now_s
+        self.sessions[session].seen_at = self.now_s
         return True
 
     def _heard(self, server: str, client: str, message: Any, body: Body | None) -> None:
@@ -1718,7 +1718,7 @@ class Clocks(Boundary):
         if message.nonce in self._goodbyes[-self.limits.sessions :]:
             self.broken("G8", "a session is opened, and its client has said goodbye to it")
         super()._welcome(message, body)
-        self.sessions[message.session].heard_s = self.now_s
+        self.sessions[message.session].seen_at = self.now_s
 
     def _add_deadline(self, for_s: float, request: RequestId) -> None:
         heapq.heappush(self._deadlines, (self._at_s + for_s, request))
@@ -1740,7 +1740,7 @@ class Clocks(Boundary):
         if leases:
             silent = [
                 id_ for id_, each in self.sessions.items()
-                if now_s - each.heard_s > self.limits.lease_s
+                if now_s - each.seen_at > self.limits.lease_s
             ]  # fmt: skip
             for id_ in silent:
                 self.lapse(id_)

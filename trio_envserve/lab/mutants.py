@@ -105,7 +105,7 @@ def duplicates_run_again(patch: Patches) -> None:
                 work.body = ask.body
                 self.accounts.hold(work.account, work.body_bytes)
             self.accounts.run(work.account, -1)
-            self.accounts.place(work.account, +1)
+            self.accounts.wait(work.account, +1)
             work.state = WorkState.WAITING
             self._queue(work)
         return request(self, session, sequence, ask, asker)
@@ -337,7 +337,7 @@ def silence_is_death(patch: Patches) -> None:
     cells = {phase: cell for phase, cell in time.items() if phase is not Phase.REAPED}
 
     def no_proof(pool: Any, life: Any, now_s: float, arg: Any) -> Any:
-        if not (life.heartbeats and now_s - life.heard_s >= pool.limits.silence_kill_s):
+        if not (life.heartbeats and now_s - life.seen_at >= pool.limits.silence_kill_s):
             return cells[life.phase](pool, life, now_s, arg)
         if not life.leaving:
             pool.vacate(life, now_s, failed=False)
@@ -376,7 +376,7 @@ WORKERS.table(
      "Only the heartbeat of an event loop that is on time counts as a sign of life.",
      text(pool.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
           "memory_bytes = "
-          "life.heard_s if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,")),
+          "life.seen_at if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,")),
     ("a-start-may-take-for-ever", "G8 G9", (FaultKind.SLOW_START,),
      "A worker that never says hello is waited for.",
      cells(pool.TABLE[_L.TIME], (Phase.STARTING,), pool.TABLE[_L.TIME][Phase.READY])),
@@ -410,7 +410,7 @@ WORKERS.table(
     ("a-worker-that-is-not-needed-is-killed", "G9", (FaultKind.ELASTIC,),
      "A pool shrinks by killing workers, whatever they run.",
      text(Pool.spare, "slot.pause_s = 0.0",
-          "slot.pause_s = 0.0; slot.life and setattr(slot.life, 'heard_s', float('-inf'))")),
+          "slot.pause_s = 0.0; slot.life and setattr(slot.life, 'seen_at', float('-inf'))")),
     ("a-pool-grows-without-need", "G8", (FaultKind.ELASTIC,),
      "A pool grows, though nobody waits for a worker.",
      text(Elastic.tick, "before, need,", "before, need._replace(waiting=1, oldest_s=1e9),")),
@@ -1015,8 +1015,8 @@ LEASES.table(
     ("what-goes-on-is-counted-by-the-limits-of-the-new-router-alone", "",
      (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "A host that was taken over is dead when its new router would have it so.",
-     text(Leases._dead_at_s, "max(holding.heard_s + wait_s, holding.not_before_s)",
-          "holding.heard_s + wait_s")),
+     text(Leases._dead_at_s, "max(holding.seen_at + wait_s, holding.not_before_s)",
+          "holding.seen_at + wait_s")),
     ("unknown-work-is-not-stopped", "", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "Work that a host has brought, and the journal does not know, is not heard of.",
      cells(router._INPUTS, (WorkerBack,),

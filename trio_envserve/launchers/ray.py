@@ -58,9 +58,9 @@ class RayHosts:
 
         group = placement_group([self._resources], strategy="STRICT_PACK")
         more = dict(self._resources)
-        place = PlacementGroupSchedulingStrategy(group)
+        strategy = PlacementGroupSchedulingStrategy(group)
         actor_class = ray.remote(HostActor).options(
-            max_restarts=0, max_task_retries=0, max_concurrency=2, scheduling_strategy=place,
+            max_restarts=0, max_task_retries=0, max_concurrency=2, scheduling_strategy=strategy,
             num_cpus=more.pop("CPU", 0), num_gpus=more.pop("GPU", 0), resources=more,
         )  # fmt: skip
         actor = actor_class.remote({**self._options, "name": name})

@@ -312,9 +312,9 @@ class _Draft:
 
     def _add_version(self, body: Mapping[str, Any]) -> None:
         metadata = body.get("metadata")
-        for place in (body, metadata if isinstance(metadata, Mapping) else {}):
-            if place.get("weight_version") is not None:
-                version = str(place["weight_version"])
+        for part in (body, metadata if isinstance(metadata, Mapping) else {}):
+            if part.get("weight_version") is not None:
+                version = str(part["weight_version"])
                 if not self._version_starts:
                     self._version_starts.append((0, version))  # some say it at the end only
                 elif self._version_starts[-1][1] != version:

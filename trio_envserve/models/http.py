@@ -118,7 +118,7 @@ class HttpModel(RolloutModel):
         self._label = label
         self._key = endpoint.key()
         self._jitter = random.Random()
-        self._places = trio.Semaphore(endpoint.concurrency)
+        self._free = trio.Semaphore(endpoint.concurrency)
         self._threads = Threads()
         self._opening = trio.Lock()
         self._pool: list[_Part] = []
@@ -171,9 +171,9 @@ class HttpModel(RolloutModel):
             untried = untried or len(urls)
             url = urls[-untried]
             untried -= 1
-            is_free = self._places.value > 0 and self._endpoint.concurrency_total is None
+            is_free = self._free.value > 0 and self._endpoint.concurrency_total is None
             at_once = is_free and not requests
-            async with self._places, self._permit(wait):
+            async with self._free, self._permit(wait):
                 requests += 1
                 wait.requests = requests
                 wait.sent_s = wait.since_s if at_once else trio.current_time()
@@ -284,7 +284,7 @@ class HttpModel(RolloutModel):
         except (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout) as error:
             return _unanswered(error)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return EndpointFailure(f"cannot be asked: {said(error)}", again=False)
+            return EndpointFailure(f"cannot be asked: {shown(error)}", again=False)
         except chat.ChatProblem as problem:
             return problem.failure
         if first.cancelled_caught:
@@ -501,10 +501,10 @@ def _unanswered(error: Exception) -> EndpointFailure:
     import httpx2
 
     unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return EndpointFailure(f"did not answer: {said(error)}", again=True, unconnected=unconnected)
+    return EndpointFailure(f"did not answer: {shown(error)}", again=True, unconnected=unconnected)
 
 
-def said(error: Exception) -> str:
+def shown(error: Exception) -> str:
     """The name of an exception, and the first text that it or one of its causes has."""
     texts = (str(cause) for cause in _causes(error))
     return ": ".join([type(error).__name__, *itertools.islice(filter(None, texts), 1)])

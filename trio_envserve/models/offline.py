@@ -74,9 +74,9 @@ class RandomModel(_Offline):
     """
 
     def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
-        said = [sorted(message.items()) for message in messages]
+        asked = [sorted(message.items()) for message in messages]
         seed = how["sampling_args"].get("seed", 0)
-        text = json.dumps([seed, how["name"], reference, said], default=repr)
+        text = json.dumps([seed, how["name"], reference, asked], default=repr)
         # hash() differs from process to process, sha256 does not.
         rng = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest())
         return _garbage(rng, reference)

@@ -202,8 +202,8 @@ def peer_name(name: Any) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
 
 
-def place_of(sock: socket.socket, name: str) -> str:
-    """Name of the place of a peer: the address of its machine, or, over a unix socket, its user.
+def origin_of(sock: socket.socket, name: str) -> str:
+    """Origin of a peer: the address of its machine, or, over a unix socket, its user.
     Connections of one program have the same, and others may have it, too."""
     if sock.family != socket.AF_UNIX:
         return name.rpartition(":")[0]

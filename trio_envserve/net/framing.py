@@ -107,14 +107,14 @@ _ZEROS: Final = bytes(64 * KIB)
 class LargeFrame:
     """A large frame that arrives."""
 
-    __slots__ = ("_memory", "_view", "filled", "room", "size")
+    __slots__ = ("_memory", "_view", "filled", "size", "space")
 
     def __init__(self, head: bytes, size: int, first_bytes: int) -> None:
         self.size = size
         """The bytes of the whole frame."""
         self.filled = len(head)
         """Number of bytes that have arrived."""
-        self.room = min(size, max(first_bytes, len(head)))
+        self.space = min(size, max(first_bytes, len(head)))
         """Number of bytes that count as taken by the frame, because they have arrived or may arrive
         next."""
         self._memory: bytearray | mmap.mmap = bytearray(head)
@@ -130,9 +130,9 @@ class LargeFrame:
         """The part of the buffer for the next bytes; empty if the frame is whole."""
         if self._view is not None:
             self._view.release()  # nothing came
-        if self.filled == self.room < self.size:
+        if self.filled == self.space < self.size:
             self._grow()
-        self._view = memoryview(self._memory)[self.filled : self.room]
+        self._view = memoryview(self._memory)[self.filled : self.space]
         return self._view
 
     def received(self, size: int) -> None:
@@ -146,15 +146,15 @@ class LargeFrame:
         return memoryview(self._memory)[: self.size].toreadonly()
 
     def _grow(self) -> None:
-        self.room = min(self.size, self.room + min(self.room, GROW_BYTES))
-        if self.room > MAPPED_BYTES and isinstance(self._memory, bytearray):
+        self.space = min(self.size, self.space + min(self.space, GROW_BYTES))
+        if self.space > MAPPED_BYTES and isinstance(self._memory, bytearray):
             self._memory = self._mapped() or self._memory
         self._extend()
 
     def _extend(self) -> None:
-        while len(self._memory) < self.room:
+        while len(self._memory) < self.space:
             assert isinstance(self._memory, bytearray)  # a mapping has its whole size
-            self._memory += _ZEROS[: self.room - len(self._memory)]
+            self._memory += _ZEROS[: self.space - len(self._memory)]
 
     def _mapped(self) -> mmap.mmap | None:
         """The frame's own mapping, with what is there; None if the system grants none."""
@@ -225,7 +225,7 @@ class Decoder:
         """The bytes held for unfinished messages: frames, the buffer of a large frame,
         and undecoded bytes."""
         held = self.message_bytes + len(self._data) - self._at
-        return held if self._large is None else held + self._large.room
+        return held if self._large is None else held + self._large.space
 
     @property
     def is_between_messages(self) -> bool:

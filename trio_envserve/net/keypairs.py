@@ -126,20 +126,20 @@ class ClientCurve:
 def read_secret_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The lines of a file with a secret key.  Raises ConfigError, also if others than its
     owner can read or change it."""
-    place = os.fspath(path)
+    path_name = os.fspath(path)
     try:
         text, found = read_regular(path)
     except OSError as error:
-        raise ConfigError(f"{place}: {error.strerror or error}") from None
+        raise ConfigError(f"{path_name}: {error.strerror or error}") from None
     if found.st_mode & 0o077:
         raise ConfigError(
-            f"{place}: others can read this secret key (mode {found.st_mode & 0o777:o}); "
+            f"{path_name}: others can read this secret key (mode {found.st_mode & 0o777:o}); "
             f"chmod 600 it, and make a new one if anybody did"
         )
     try:
         return parse_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{place} is not a file of keys: {error}") from None
+        raise ConfigError(f"{path_name} is not a file of keys: {error}") from None
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:

@@ -48,8 +48,8 @@ def assemble(html: str, *, style: str, script: str) -> Page:
         f"{_LOADS_NOTHING}; style-src {_hash(style)}; script-src {_hash(uplot)} {_hash(script)}"
     )
     text = html.replace("{policy}", policy)
-    for place, content in (("style", style), ("uplot", uplot), ("script", script)):
-        text = text.replace(f"/*{place}*/", content)
+    for slot, content in (("style", style), ("uplot", uplot), ("script", script)):
+        text = text.replace(f"/*{slot}*/", content)
     return Page(text, policy)
 
 

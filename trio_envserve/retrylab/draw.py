@@ -131,15 +131,15 @@ def _put_note(columns: list[str], row: DiagramRow, text: str, lanes: Lanes) -> N
 
 def _put_message(columns: list[str], row: DiagramRow, to: int, text: str, lanes: Lanes) -> None:
     left, right = lanes.columns[min(row.lane, to)] + 1, lanes.columns[max(row.lane, to)]
-    line, room = ("~" if row.late else "-"), right - left
+    line, width = ("~" if row.late else "-"), right - left
     start, end = ("     x", "x     ") if row.lost else ("<", ">")
-    words = text[: max(0, room - len(end) - 5)]
-    said = len(words) + 3 if words else 0
-    middle = line * (room - said - len(end))
+    words = text[: max(0, width - len(end) - 5)]
+    taken = len(words) + 3 if words else 0
+    middle = line * (width - taken - len(end))
     if to < row.lane:
-        drawn = start[:room] + middle + (f" {words} {line}" if words else "")
+        drawn = start[:width] + middle + (f" {words} {line}" if words else "")
     else:
-        drawn = (f"{line} {words} " if words else "") + middle + end[:room]
+        drawn = (f"{line} {words} " if words else "") + middle + end[:width]
     _put(columns, left, drawn)
     _put(columns, right + 2, row.at)
 
@@ -195,8 +195,8 @@ def sequence(system: System, trace: Trace, violation: Violation) -> list[str]:
 
 def lanes(names: list[str]) -> Lanes:
     """Lifelines of these names, side by side over the whole width."""
-    room = (LAST_COLUMN - FIRST_COLUMN) / max(1, len(names) - 1)
-    columns = (FIRST_COLUMN + round(index * room) for index in range(len(names)))
+    width = (LAST_COLUMN - FIRST_COLUMN) / max(1, len(names) - 1)
+    columns = (FIRST_COLUMN + round(index * width) for index in range(len(names)))
     return Lanes(tuple(names), tuple(columns))
 
 

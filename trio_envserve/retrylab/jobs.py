@@ -197,7 +197,7 @@ def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]
     stuck_s: float = job.get("stuck_s", STUCK_S) + runs * USUAL_S
 
     def stuck(signal_number: int, frame: FrameType | None) -> None:
-        tell(failed=f"{what} has not ended after {stuck_s:g} s; it was here:\n{_place(frame)}")
+        tell(failed=f"{what} has not ended after {stuck_s:g} s; it was here:\n{_where(frame)}")
         os._exit(1)
 
     before = signal.signal(signal.SIGPROF, stuck)
@@ -209,7 +209,7 @@ def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]
         signal.signal(signal.SIGPROF, before)
 
 
-def _place(frame: FrameType | None) -> str:
+def _where(frame: FrameType | None) -> str:
     """Stack of an author's code, from where it was called."""
     stack = traceback.extract_stack(frame)
     calls = [n for n, each in enumerate(stack, 1) if each.filename == author.__file__]

@@ -519,8 +519,8 @@ def _endless(world: ActorWorld) -> str:
     ]
     for handler, times in world.calls.most_common(3):
         code = getattr(handler, "__code__", None)  # a partial has none
-        place = f'File "{code.co_filename}", line {code.co_firstlineno}, in ' if code else ""
-        lines.append(f"  {place}{getattr(handler, '__qualname__', handler)}: {times:,} times")
+        where = f'File "{code.co_filename}", line {code.co_firstlineno}, in ' if code else ""
+        lines.append(f"  {where}{getattr(handler, '__qualname__', handler)}: {times:,} times")
     return "\n".join(lines)
 
 

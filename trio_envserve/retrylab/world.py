@@ -94,8 +94,8 @@ class Events(Generic[M]):
 
     def note_message(self, who: str, way: str, message: M) -> None:
         """Note that a message has arrived, or was lost."""
-        said = who.encode() + way.encode() + self._to_bytes(message)
-        self._hash.update(_pack(self.now_s) + said)
+        event = who.encode() + way.encode() + self._to_bytes(message)
+        self._hash.update(_pack(self.now_s) + event)
         if self.trace is not None:
             self.trace.append(TraceLine(self.now_s, who, way, message))
 

@@ -111,8 +111,8 @@ class FirstProcess:
     def receive(self, call: SandboxCall) -> None:
         """Take what comes of a connection: a piece of a command, or its end."""
         try:
-            room = socket.CMSG_SPACE(STREAMS * array.array("i").itemsize)
-            data, beside, _, _ = call.connection.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+            space = socket.CMSG_SPACE(STREAMS * array.array("i").itemsize)
+            data, beside, _, _ = call.connection.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             data, beside = b"", []
         for _, _, given in beside:

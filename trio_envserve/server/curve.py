@@ -109,16 +109,16 @@ class ServerCurve:
         Args:
             folder: Its path.
         """
-        place = Path(folder)
-        if not os.path.lexists(place / SERVER_FILE):
+        origin = Path(folder)
+        if not os.path.lexists(origin / SERVER_FILE):
             raise ConfigError(
-                f"{place / SERVER_FILE}: No such file or directory; `trio-envserve curve new "
-                f"{place} NAME` makes it"
+                f"{origin / SERVER_FILE}: No such file or directory; `trio-envserve curve new "
+                f"{origin} NAME` makes it"
             )
-        read = read_secret_file(place / SERVER_FILE)
+        read = read_secret_file(origin / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))
-        clients, faults = read_clients(place / CLIENTS)
-        return cls(keys, clients, place, faults)
+        clients, faults = read_clients(origin / CLIENTS)
+        return cls(keys, clients, origin, faults)
 
 
 def read_clients(folder: Path) -> tuple[dict[str, ClientRight], dict[str, str]]:
@@ -241,9 +241,9 @@ class Authenticator:
             return f"the name {name} belongs to the key {self.name_of(owners[0])}"
         return ""
 
-    def on_peer(self, route: bytes, place: str | None) -> None:
+    def on_peer(self, route: bytes, origin: str | None) -> None:
         """A connection was opened or lost."""
-        if place is None:
+        if origin is None:
             if self._here.pop(route, None) is not None:
                 self._news.append(PeerKnown(route, "", "", "", 0.0))
         elif self._front is not None:

@@ -70,10 +70,10 @@ class EpochRecords:
         """The time at which the hosts of earlier epochs have no workers left, for people."""
         if earlier.longest_s < NO_LEASE_S:
             return f"{earlier.until_s - now_s:.0f} s"
-        places = " and ".join(map(str, self._paths))
+        files = " and ".join(map(str, self._paths))
         return (
             "they had no lease, so until each of them has joined; if you know that they are dead, "
-            f"remove {places} and start the server again"
+            f"remove {files} and start the server again"
         )
 
     def clear(self) -> None:
@@ -139,9 +139,9 @@ class HostAuthenticator:
         """Begin with this socket."""
         self._socket = socket
 
-    def on_peer(self, route: bytes, place: str | None) -> None:
-        """Note that a connection was opened, or lost if ``place`` is None."""
-        if place is None:
+    def on_peer(self, route: bytes, origin: str | None) -> None:
+        """Note that a connection was opened, or lost if ``origin`` is None."""
+        if origin is None:
             self._here.pop(route, None)
         elif self._socket is not None:
             self._here[route] = self._socket.peer_key(route)

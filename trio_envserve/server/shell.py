@@ -27,7 +27,7 @@ from ..core.errors import EnvironmentBroken, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
 from ..core.lease import EarlierEpochs
 from ..core.limits import ServerLimits
-from ..core.messages import Said, in_batches
+from ..core.messages import MessageRow, in_batches
 from ..core.router import Router
 from ..core.router_effects import (
     AskWorker,
@@ -351,8 +351,8 @@ class Server:
 
         A message to a worker that is killed by these effects is lost with it."""
         self._inputs += 1
-        to_clients: dict[Route, list[Said]] = {}
-        to_workers: dict[tuple[bytes, Incarnation], list[Said]] = {}
+        to_clients: dict[Route, list[MessageRow]] = {}
+        to_workers: dict[tuple[bytes, Incarnation], list[MessageRow]] = {}
         if self._router.hosts is not None and self._router.hosts.is_due:
             effects += self._take(TurnOver())
         for effect in effects:

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from ..core.clock import LagMeter
-from ..core.messages import Said, encode_record
+from ..core.messages import MessageRow, encode_record
 from ..core.router import Router
 from ..core.router_effects import TellStats
 from ..net import RouterSocket
@@ -31,7 +31,7 @@ class Statistics:
         """All statistics now."""
         return {**self._router.stats(), **self._own()}
 
-    def told(self, effect: TellStats) -> Said:
+    def told(self, effect: TellStats) -> MessageRow:
         """The answer to a client's question.  All questions of one turn get one record, since
         making it costs far more than asking."""
         stats, record = self._told

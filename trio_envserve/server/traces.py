@@ -132,7 +132,7 @@ class Traces:
         except ProtocolError:  # the router reports it
             return [given], []
         entering: dict[RequestId, tracing.Span] = {}
-        changed: list[messages.Said] = []
+        changed: list[messages.MessageRow] = []
         for message, body in rows:
             changed.append((self._below_span(message, entering), body))
         if not entering:

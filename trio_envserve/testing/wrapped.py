@@ -10,7 +10,7 @@ import trio
 
 from ..core.errors import ProtocolError
 from ..core.limits import WireLimits
-from ..core.messages import Said, read
+from ..core.messages import MessageRow, read
 from ..core.terms import whole
 from ..net import (
     ConnectionEvent,
@@ -121,7 +121,7 @@ class WrappedDealer:
         return all(sent)
 
 
-def messages_in(frames: Message) -> Sequence[Said]:
+def messages_in(frames: Message) -> Sequence[MessageRow]:
     """The messages of these frames; none if they are not of this protocol."""
     try:
         return read([*map(whole, frames)], most_bytes=_HEADER_BYTES)

@@ -85,7 +85,7 @@ class RolloutFunc:
         self._options = options
         self._calls: dict[str, int] = {}
         """Number of calls in the present step."""
-        self._forked_said = False
+        self._forked_told = False
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """One row for each prompt, with the fields of :func:`.trl_row`, of which reward functions
@@ -126,8 +126,8 @@ class RolloutFunc:
 
     def _say_forked(self, rollouts: Sequence[SampledRollout]) -> None:
         left_out = [sample for each in rollouts for sample in each.trained[:-1]]
-        if left_out and not self._forked_said:
-            self._forked_said = True
+        if left_out and not self._forked_told:
+            self._forked_told = True
             logger.warning(
                 "%d of %d rollouts have several segments, and TRL's GRPOTrainer takes one row of "
                 "each rollout: the last segment is trained on, and the %d before it, with %d "

@@ -155,7 +155,7 @@ class ExecutionTasks:
         began_s: float | None = None
         try:
             with scope:
-                await self._parking.wait_for_room()
+                await self._parking.wait_for_space()
                 asked = await self._outcomes.decoded(run.body)
                 await trio.lowlevel.checkpoint_if_cancelled()
                 began_s = trio.current_time()

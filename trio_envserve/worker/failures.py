@@ -150,13 +150,13 @@ def retry_after_of(exc: BaseException) -> float | None:
 
 
 def _retry_after_of(exc: BaseException) -> float | None:
-    said = (
+    stated = (
         getattr(leaf, "retry_after_s", None)
         for leaf in islice(foreign.leaves(exc), _CODED_LEAVES)
         if foreign.is_exception(leaf, EnvironmentUnavailable)
     )
     return max(
-        (float(each) for each in said if each is not None and is_seconds(each)), default=None
+        (float(each) for each in stated if each is not None and is_seconds(each)), default=None
     )
 
 
@@ -265,8 +265,8 @@ def _stand_in(exc: BaseException, members: list[Exception]) -> Exception:
         copy = type("StandIn", (Exception,), looks)(message)
     tb = _TRACEBACK.__get__(exc)
     # The message of this package's own errors says all where none of the code is the author's.
-    is_said = _is_of_this_package(type(exc)) and not has_own_frames(tb)
-    copy.__traceback__, left_out = _bounded(None if is_said else own_frames(tb))
+    is_ours = _is_of_this_package(type(exc)) and not has_own_frames(tb)
+    copy.__traceback__, left_out = _bounded(None if is_ours else own_frames(tb))
     for note in _notes(exc):
         copy.add_note(note)
     if where := _syntax(exc):

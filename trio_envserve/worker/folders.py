@@ -44,7 +44,7 @@ _NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}")
 
 
 @functools.cache
-def place() -> str:
+def temporary() -> str:
     """The directory for base folders: one for a process and all that it forks, whatever becomes of
     its variables."""
     return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
@@ -98,9 +98,9 @@ class Folders:
 def sweep() -> None:
     """Remove the base folders of this user that nobody holds."""
     with contextlib.suppress(OSError):
-        for name in filter(_NAME.fullmatch, os.listdir(place())):
+        for name in filter(_NAME.fullmatch, os.listdir(temporary())):
             with contextlib.suppress(OSError):  # it is gone, or somebody else's
-                _sweep(os.path.join(place(), name))
+                _sweep(os.path.join(temporary(), name))
 
 
 def _sweep(base: str) -> None:
@@ -119,7 +119,7 @@ def _sweep(base: str) -> None:
 
 def _new_base() -> tuple[str, int]:
     while True:
-        base = os.path.join(place(), PREFIX + os.urandom(8).hex())
+        base = os.path.join(temporary(), PREFIX + os.urandom(8).hex())
         os.mkdir(base, stat.S_IRWXU)
         # A sweep that has found it meanwhile has the lock, or has removed it.
         with contextlib.suppress(FileNotFoundError):

@@ -98,7 +98,7 @@ def start_guard(
     server_pidfd = _open_pidfd(server)
     if os.getppid() != server:  # asked after the pidfd was opened: so it is the server's
         os._exit(1)
-    folders.place()  # before code of rollouts can change it
+    folders.temporary()  # before code of rollouts can change it
     libc = _Libc()
     become_subreaper(libc.calls)
     unlocked, parent = 0, os.getpid()
@@ -185,8 +185,8 @@ def _burn(
             for descriptor, _ in poll.poll():
                 if descriptor == woken:
                     drain(woken)
-                elif said := guard_socket.recv(DEADLINE.size):
-                    libc.set_timer(timer, *DEADLINE.unpack(said))
+                elif deadline := guard_socket.recv(DEADLINE.size):
+                    libc.set_timer(timer, *DEADLINE.unpack(deadline))
                 else:  # the guard kills this process
                     poll.unregister(guard_socket)
         end_as(status)

@@ -55,7 +55,7 @@ KILL_S = reaper.END_S + 2.0
 """Time limit of a reaper for killing all processes below it, in seconds; then it is killed."""
 REST_S = 1.0
 """Time limit for the last output of a killed process, and for the end of its group, in seconds."""
-ROOM_S = 0.1
+PAUSE_S = 0.1
 """Pause before another try if the system has no room for a thread, in seconds."""
 GROUP_S = 0.01
 """Pause between two looks for a killed process group without a reaper, in seconds."""
@@ -171,7 +171,7 @@ async def _in_thread(work: Callable[[], None], limiter: trio.CapacityLimiter | N
             try:
                 return await trio.to_thread.run_sync(work, limiter=limiter)
             except RuntimeError:  # Python's, if no thread can be started
-                await trio.sleep(ROOM_S)
+                await trio.sleep(PAUSE_S)
 
 
 @final
@@ -390,8 +390,8 @@ class _Process:
         return self._with_tail(f"{self._command.name!r}: {describe_exit(self.returncode or 0)}")
 
     def _with_tail(self, text: str) -> str:
-        said = self.tail[-SHOWN_BYTES:].decode(errors="backslashreplace").strip()
-        return redacted(f"{text}; its standard error ends so:\n{said}" if said else text)
+        ending = self.tail[-SHOWN_BYTES:].decode(errors="backslashreplace").strip()
+        return redacted(f"{text}; its standard error ends so:\n{ending}" if ending else text)
 
     def send_signal(self, number: int) -> None:
         """See :meth:`~..envs.made.RolloutProcess.kill`."""

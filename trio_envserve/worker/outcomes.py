@@ -66,7 +66,7 @@ class OutcomeMaker:
         self._incarnation = incarnation
         self._wire = wire
         self._threads = Threads()
-        self._said: set[str] = set()
+        self._named: set[str] = set()
         """Names of secrets that were found in results, and reported."""
 
     async def decoded(self, body: Body) -> foreign.CodeResult:
@@ -171,8 +171,8 @@ class OutcomeMaker:
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
         payload: SentBody = encoded.value
         for name in found_in(payload.pieces if isinstance(payload, BodyParts) else [payload]):
-            if name not in self._said:
-                self._said.add(name)
+            if name not in self._named:
+                self._named.add(name)
                 log(logging.WARNING, "a result holds the value of $%s, and is not changed", name)
         if weight(payload) > self._wire.message_bytes:
             text = f"the outcome has {weight(payload)} bytes, and {self._limit()}. Return less"

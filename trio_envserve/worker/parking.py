@@ -62,7 +62,7 @@ class Parking:
         """Whether more than ``most_bytes`` are still to be written."""
         return self._waiting_bytes > self._most_bytes
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Sleep while the thread is behind; no checkpoint if it is not."""
         while self.is_behind:
             await self._lot.park()

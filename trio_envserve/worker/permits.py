@@ -78,7 +78,7 @@ class WorkerPermits:
         self._begins: dict[int, tuple[_Pace, float]] = {}
         """By the claims whose blocks begin: the pace, and the time to the next one, in seconds."""
         self._numbers = itertools.count()
-        self._places = trio.Semaphore(CLAIMS_MOST)
+        self._free = trio.Semaphore(CLAIMS_MOST)
 
     def of(self, number: int) -> ExecutionPermits:
         """The permits of the execution with this number."""
@@ -109,7 +109,7 @@ class WorkerPermits:
         RuntimeError if the execution would wait for what waits for it."""
         about = claimed.name.partition(":")[2]
         waiter = _Waiter(about, waits)
-        if holds and not self._places.value:
+        if holds and not self._free.value:
             raise RuntimeError(
                 f"the rollouts of this worker have {CLAIMS_MOST} permits, those included for which "
                 f"they wait, and this one holds {holds} of them: {about!r} is not claimed, since "
@@ -117,7 +117,7 @@ class WorkerPermits:
             )
         self._waiting[waiter] = None
         try:
-            await self._places.acquire()
+            await self._free.acquire()
             return await self._granted(number, claimed, waiter)
         finally:
             del self._waiting[waiter]
@@ -161,7 +161,7 @@ class WorkerPermits:
 
     def end(self, claim: int) -> None:
         """End a claim; only once."""
-        self._places.release()
+        self._free.release()
         self.take(ClaimOver(claim))
 
 

@@ -66,7 +66,7 @@ class CallsCode(Protocol):
 class OpenResource:
     """A resource of an execution, from its request for a name on."""
 
-    place: int
+    serial: int
     wanted: WantedResource
     request: str
     name: str = ""
@@ -139,9 +139,9 @@ class WorkerResources:
 
     def end(self, resource: OpenResource, why: str) -> None:
         """State that a resource is gone, or (``why``) left."""
-        del self.open[resource.place]
+        del self.open[resource.serial]
         resource.over.set()
-        self.take(ResourceTold(resource.place, _I.LEFT if why else _I.GONE, b"", why))
+        self.take(ResourceTold(resource.serial, _I.LEFT if why else _I.GONE, b"", why))
 
     async def clean(self, clean: Clean) -> None:
         """Destroy a resource for the router, and state the result once that is certain."""
@@ -226,10 +226,10 @@ class ExecutionResources:
             raise ResourceError(f"no {wanted.kind} is created: {_ENDED}")
         worker = self.worker
         resource = OpenResource(next(worker.numbers), wanted, self._request)
-        worker.open[resource.place] = resource
+        worker.open[resource.serial] = resource
         self._mine[resource] = None
         try:
-            worker.take(ResourceWanted(self._number, resource.place, *wanted.stated))
+            worker.take(ResourceWanted(self._number, resource.serial, *wanted.stated))
             await resource.answered.wait()
         except trio.Cancelled:
             del self._mine[resource]
@@ -247,12 +247,12 @@ class ExecutionResources:
     async def created(self, resource: OpenResource, handle: bytes) -> None:
         """State that a resource was created, and wait until that is safe."""
         resource.answered = trio.Event()
-        self.worker.take(ResourceTold(resource.place, _I.CREATED, handle))
+        self.worker.take(ResourceTold(resource.serial, _I.CREATED, handle))
         await resource.answered.wait()
 
     def finish(self, resource: OpenResource, why: str) -> None:
         """State that a resource is gone, or (``why``) left to the router."""
-        if resource.place in self.worker.open:
+        if resource.serial in self.worker.open:
             self._mine.pop(resource, None)
             if why:
                 text = "%s: its rollout could not destroy it: %s; %s"
@@ -279,7 +279,7 @@ class ExecutionResources:
 @final
 class CarriedResources:
     """The resources of a rollout for its code, on a loop or in a thread
-    (:class:`~..envs.resources.ResourceKeeper`)."""
+    (:class:`~..envs.resources.ResourceOpener`)."""
 
     def __init__(self, resources: ExecutionResources, carrier: WorkCarrier) -> None:
         self._resources = resources

@@ -71,7 +71,7 @@ from .saves import ExecutionSaves
 class ExecutionContext:
     """What one execution is given beside its request; by default, what it has without a router."""
 
-    said: Callable[[bytes], None] | None = None
+    pass_delta: Callable[[bytes], None] | None = None
     """Called with each delta of a rollout, in any thread."""
     noted: Callable[[bytes], None] | None = None
     """Called with each note, in any thread."""
@@ -434,7 +434,7 @@ class _Job:
             save=_unsaved if self.saves is None else functools.partial(self.saves.save, member),
             claim=functools.partial(self._permits.acquire, waits=waits),
             made=made,
-            resources=functools.partial(self._keeper, context.carrier),
+            resources=functools.partial(self._opener, context.carrier),
         )
         rollout = Rollout(
             input=given,
@@ -448,7 +448,7 @@ class _Job:
             cancelled=context.cancelled,
             endpoint=request.endpoint,
             usage=ModelUsage(self._runner.usage, waits=endpoint_waits),
-            delta=_delta(self._context.said if alone else None),
+            delta=_delta(self._context.pass_delta if alone else None),
             note=note,
             late=self.late,
             _in_role=in_role,
@@ -457,7 +457,7 @@ class _Job:
         )
         return rollout if saved is None else resumed(rollout, saved)
 
-    def _keeper(self, carrier: WorkCarrier) -> CarriedResources:
+    def _opener(self, carrier: WorkCarrier) -> CarriedResources:
         """Keeper of the resources of a rollout; in any thread."""
         if self.resources is None:
             number = self._permits.number
@@ -482,14 +482,14 @@ def _waits(note: RolloutNotes, text: str | None) -> None:
     note.add(waits=text)
 
 
-def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
-    """The function that environment code calls with a delta; without ``said`` it drops it."""
+def _delta(pass_delta: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
+    """The function that environment code calls with a delta; without ``pass_delta`` it drops it."""
 
     def delta(piece: bytes) -> None:
         if type(piece) is not bytes:  # other kinds may change, or have code of their own
             raise TypeError(f"a delta is bytes, not {type(piece).__name__}")
-        if said is not None:
-            said(piece)
+        if pass_delta is not None:
+            pass_delta(piece)
 
     return delta
 

@@ -113,8 +113,8 @@ async def run_worker(
             log(logging.ERROR, "the environment cannot be set up: %s", error)
             code = messages.UNLOADABLE if isinstance(error, ConfigError) else "broken"
             effects = core.take(SetUpFailed(described(error, code, worker.decode())))
-            said = [effect for effect in effects if isinstance(effect, ToRouter)]
-            stream.send_many_nowait(list(frames_to_router(said)))
+            out = [effect for effect in effects if isinstance(effect, ToRouter)]
+            stream.send_many_nowait(list(frames_to_router(out)))
         with trio.move_on_after(wire.flush_s):
             await stream.flush()
     return ready
@@ -273,7 +273,8 @@ class _Shell:
 
     def _begins(self, run: BeginRun) -> ExecutionContext:
         return ExecutionContext(
-            said=self._deltas.of(run.number), noted=partial(self._noted.__setitem__, run.number),
+            pass_delta=self._deltas.of(run.number),
+            noted=partial(self._noted.__setitem__, run.number),
             traceparent=run.traceparent, permits=self._permits.of(run.number),
             saves=self._saves.begin(run),
         )  # fmt: skip

@@ -143,7 +143,7 @@ class SignalWatch:
     """Notes where handlers of signals are set in a thread, which Python refuses."""
 
     def __init__(self) -> None:
-        self.places: list[str] = []
+        self.lines: list[str] = []
         self._set = signal.signal
 
     def begin(self) -> None:
@@ -154,7 +154,7 @@ class SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             frames = [each for each in traceback.extract_stack()[:-1] if not is_ours(each.filename)]
             last = frames[-1] if frames else None
-            self.places.append(f"{last.filename}:{last.lineno}, in {last.name}" if last else "?")
+            self.lines.append(f"{last.filename}:{last.lineno}, in {last.name}" if last else "?")
         return self._set(number, handler)
 
 
@@ -230,9 +230,9 @@ class Validation:
         self._findings.begin("setup")
         factories = {**BUILT_IN, _NEVER: lambda _: self._never}
         models = Models(factories)
-        heard = _Heard()
+        warned = _Warnings()
         ready = False
-        logging.getLogger("trio_envserve.worker").addHandler(heard)
+        logging.getLogger("trio_envserve.worker").addHandler(warned)
         try:
             watched = self._watched(environment)
             async with open_runner(watched, threads=64, models=models) as runner:
@@ -256,8 +256,8 @@ class Validation:
             else:
                 self._findings.raised("setup", "setup() raised", error.exception)
             return
-        if heard.warnings:
-            self._say("teardown", "warning", heard.warnings[0])
+        if warned.warnings:
+            self._say("teardown", "warning", warned.warnings[0])
         elif environment.teardown is not None:
             self._say("teardown", "ok", "teardown() ran")
 
@@ -297,10 +297,10 @@ class Validation:
         numbers = [number % len(inputs) for number in range(max(len(inputs), AT_ONCE))]
         failed: list[tuple[int, BaseException]] = []
         other: list[str] = []
-        places = trio.CapacityLimiter(AT_ONCE)
+        free = trio.CapacityLimiter(AT_ONCE)
 
         async def run(number: int) -> None:
-            async with places:
+            async with free:
                 try:
                     request = self._request(inputs[number])
                     value = await runner.run(request, request_id=f"validate-at-once-{number}")
@@ -334,14 +334,14 @@ class Validation:
 
     def _why(self, message: str) -> str:
         """The likely reason for a difference between alone and at once."""
-        if self._signals.places or "signal" in message:
+        if self._signals.lines or "signal" in message:
             return "signals work in the main thread only"
         if "thread" in message:
             return "it is used in another thread than it was made in"
         return "they share something: the environment, a global, a file, a port"
 
     def _check_signals(self, environment: LoadedEnvironment) -> None:
-        if not self._signals.places:
+        if not self._signals.lines:
             return
         advice = "an async def run_rollout runs in the main thread"
         if isinstance(environment.environment, ClassEnvironment):
@@ -349,7 +349,7 @@ class Validation:
         self._say(
             "signals", "failed",
             f"a handler of signals was set in a thread, which Python refuses; an except may hide "
-            f"it, and a right answer then earns nothing: {advice} ({self._signals.places[0]})",
+            f"it, and a right answer then earns nothing: {advice} ({self._signals.lines[0]})",
         )  # fmt: skip
 
     async def _batch(self, runner: Runner, inputs: list[Any]) -> bool:
@@ -449,7 +449,7 @@ class Validation:
 
 
 @final
-class _Heard(logging.Handler):
+class _Warnings(logging.Handler):
     """Keeps the warnings of the worker's log: what it says of a teardown that failed."""
 
     def __init__(self) -> None:

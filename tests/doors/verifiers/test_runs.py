@@ -85,7 +85,7 @@ class Desk:
     def is_empty(self) -> bool:
         table = self.runs
         states = [
-            runs for place in table._places.values()
+            runs for place in table._origins.values()
             for runs in (place.wanted, place.unwanted, place.sent, place.orphans)
         ]  # fmt: skip
         kinds = (table._runs, *states)
@@ -409,7 +409,7 @@ def test_g10_a_run_that_made_room_when_a_connection_was_lost_was_kept_all_the_sa
 
 
 def test_room_that_others_give_back_is_taken():
-    desk = Desk(kept_bytes=2 * RECORD_BYTES, place_share=1.0)
+    desk = Desk(kept_bytes=2 * RECORD_BYTES, origin_share=1.0)
     peer, other = desk.peer(), desk.peer(THERE)
     for name in (b"a", b"b"):
         desk.run(other, name)
@@ -602,11 +602,11 @@ class History:
         assert table._asked.taken == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.payload is None} == self.live
         for run in table._runs.values():
-            is_orphan = run.name in run.place.orphans
-            is_sent = run.name in run.place.sent
+            is_orphan = run.name in run.origin.orphans
+            is_sent = run.name in run.origin.sent
             assert is_sent is (bool(run.waiters) and all(run.waiters.values()))
             assert is_orphan is not bool(run.waiters)
-            assert table._places[run.place.name] is run.place
+            assert table._origins[run.origin.name] is run.origin
             assert all(self.peers[route] for route in run.waiters)
             for route in run.waiters:
                 assert run.name in table._peers[route].runs
@@ -625,4 +625,4 @@ def test_whatever_happens_a_run_is_started_once_and_the_books_are_right(steps, r
     history.step("after", 700.0)
     history.step("after", 700.0)
     assert history.desk.is_empty
-    assert not history.desk.runs._places
+    assert not history.desk.runs._origins

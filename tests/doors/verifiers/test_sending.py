@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from trio_envserve.doors.verifiers import sending, wire
-from trio_envserve.doors.verifiers.runs import Deliver, Place, VerifiersRun
+from trio_envserve.doors.verifiers.runs import Deliver, Origin, VerifiersRun
 from trio_envserve.doors.verifiers.sending import SHARE_MESSAGES, WAITING_MOST, Sending
 from trio_envserve.doors.verifiers.wire import Message
 
@@ -50,7 +50,7 @@ class Bench:
         self.sending.opened(B)
 
     def keep(self, name: bytes, messages: Sequence[Message]) -> Sequence[Message]:
-        run = VerifiersRun(name, b"", Place("here"), 0, None, 0)
+        run = VerifiersRun(name, b"", Origin("here"), 0, None, 0)
         run.messages, run.afresh = messages, [wire.discard(name, "t")]
         self.runs[name] = run
         return messages

@@ -26,7 +26,7 @@ from trio_envserve import (
 from trio_envserve.core.journal import StateSaved
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.server.journal import keeper, store
+from trio_envserve.server.journal import store, writer
 
 LONG_S = 120.0
 
@@ -85,7 +85,7 @@ async def test_g11_what_was_answered_is_answered_again_by_the_next_server(tmp_pa
 async def test_a_full_disk_refuses_new_keys_with_the_reason_and_answers_what_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
     probe = Probe()
     async with served(tmp_path, probe, retry_delay_s=0.01) as (server, client):
         await client.run_rollout("known", key="known")
@@ -201,7 +201,7 @@ async def test_a_save_costs_one_commit(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_a_save_waits_for_a_disk_that_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
     large, saved = trio.Event(), list[int]()
 
     async def saving(rollout: Rollout) -> None:

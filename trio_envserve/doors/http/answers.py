@@ -34,9 +34,9 @@ async def refuse(exchange: Exchange, problem: Problem) -> None:
 
 async def later(exchange: Exchange, named: Named, kind: str, *headers: Header) -> None:
     """There is no outcome yet: where it will be."""
-    place = named.location(kind)
-    body = to_json({"status": "pending", "location": place})
-    await exchange.answer(202, JSON, body, ((b"location", place.encode()), LATER, *headers))
+    location = named.location(kind)
+    body = to_json({"status": "pending", "location": location})
+    await exchange.answer(202, JSON, body, ((b"location", location.encode()), LATER, *headers))
 
 
 def record(outcome: Outcome, kind: object) -> dict[str, Any]:

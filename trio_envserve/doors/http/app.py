@@ -152,7 +152,7 @@ class HttpApp:
             close = (b"connection", b"close")
             most = self._limits.header_bytes
             raise Problem("headers-too-large", f"headers may have {most} bytes", close)
-        self._guard.check_place(exchange.headers)
+        self._guard.check_host(exchange.headers)
         if exchange.path not in _OPEN:
             self._guard.check_token(exchange.headers)
         path = exchange.path
@@ -246,7 +246,7 @@ class HttpApp:
             kind, asked = await self._asked(exchange, body, named)
             del body
             if named is None:
-                self._take_room(1, held)
+                self._take_calls(1, held)
                 await self._check_ready()
                 run = partial(run_encoded, self._client, asked)
                 outcome = await exchange.unless_hung_up(run)
@@ -280,7 +280,7 @@ class HttpApp:
     ) -> Outcome | None:
         """The outcome under a key; None if the caller prefers not to wait for it."""
         if not is_shared(self._client, asked):
-            self._take_room(1, held, named.namespace)
+            self._take_calls(1, held, named.namespace)
             await self._check_ready()
         call = partial(run_encoded, self._client, asked, held.pop_all)
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
@@ -314,7 +314,7 @@ class HttpApp:
                 asked = checked(None, **fields)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            self._take_room(in_flight, held, "" if named is None else named.namespace)
+            self._take_calls(in_flight, held, "" if named is None else named.namespace)
             await self._check_ready()
             calls, hold = starmap(asked.member, enumerate(inputs)), None
             if named is not None:
@@ -374,22 +374,22 @@ class HttpApp:
         if key is not None:
             return Named(key, exchange.parameters["namespace"])
         # Before the body is read; and again when the calls are made.
-        self._check_room(1)
+        self._check_calls(1)
         await self._check_ready()
         return None
 
-    def _check_room(self, calls: int, namespace: str = "") -> None:
+    def _check_calls(self, calls: int, namespace: str = "") -> None:
         """Problem if there is no room for so many calls.  ``namespace``: empty without a key."""
         most = self._calls.most
-        if not self._calls.has_room(calls):
+        if not self._calls.allows(calls):
             raise Problem("busy", f"the door has {most} calls at once", LATER)
-        if not self._calls.has_room(calls, namespace):
+        if not self._calls.allows(calls, namespace):
             text = f"the calls of namespace {namespace} take their share of {most} at once"
             raise Problem("busy", text, LATER)
 
-    def _take_room(self, calls: int, held: ExitStack, namespace: str = "") -> None:
+    def _take_calls(self, calls: int, held: ExitStack, namespace: str = "") -> None:
         """Room for so many calls while ``held`` is open.  Problem if there is none."""
-        self._check_room(calls, namespace)
+        self._check_calls(calls, namespace)
         self._calls.take(calls, namespace)
         held.callback(self._calls.give, calls, namespace)
 

@@ -24,7 +24,7 @@ import trio
 
 from ...core import values
 from ...core.limits import KIB, WireLimits
-from ...core.terms import BYTE_COST, COST_HEADER, cost_said
+from ...core.terms import BYTE_COST, COST_HEADER, stated_cost
 from ...core.values import written_head
 from ...json_values import (
     Malformed,
@@ -197,7 +197,7 @@ class Codec:
         """A mapping of any decoded values as a body."""
         if media == CBOR:
             body = await self._at_once(values.encode, value, root="", limits=self._wire)
-            _, start = cost_said(body)  # strangers would not know what the header is
+            _, start = stated_cost(body)  # strangers would not know what the header is
             return body[start:]
         return await self._dumped(value, weight(value, _AT_ONCE), jsonable)
 

@@ -218,7 +218,7 @@ class Exchange:
                     if size > limits.body_bytes:
                         raise _too_large(limits)
                     if size > reserved:
-                        if not bound.has_room(len(part.data)):
+                        if not bound.allows(len(part.data)):
                             raise _too_many()
                         bound.take(len(part.data))
                         taken += len(part.data)
@@ -410,18 +410,18 @@ class HttpConnection:
 
     async def hung_up(self) -> None:
         """Wait until the peer has hung up."""
-        while self._has_room():
+        while self._may_read():
             await self._read()
         if not self._peer_gone:
             await trio.sleep_forever()
 
     async def is_there(self) -> bool:
         """Whether nothing says that the peer has gone."""
-        if self._has_room() and self._stream.socket.is_readable():
+        if self._may_read() and self._stream.socket.is_readable():
             await self._read()
         return not self._peer_gone
 
-    def _has_room(self) -> bool:
+    def _may_read(self) -> bool:
         """Whether more may be taken in for requests to come."""
         return not self._peer_gone and len(self.http.trailing_data[0]) < _AHEAD_BYTES
 
@@ -501,7 +501,7 @@ class Connections:
             taken.cancel_scope.cancel()
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
-        if self._open >= self.limits.connections and not self._make_room():
+        if self._open >= self.limits.connections and not self._end_idle():
             with trio.move_on_after(self.limits.linger_s):
                 with suppress(trio.BrokenResourceError):  # it has gone already
                     await stream.send_all(_FULL)
@@ -517,7 +517,7 @@ class Connections:
             self._open -= 1
             self._changed.unpark_all()
 
-    def _make_room(self) -> bool:
+    def _end_idle(self) -> bool:
         """End the connection that is idle longest, if there is one."""
         oldest = next(iter(self.idle), None)
         if oldest is None:

@@ -78,18 +78,18 @@ def parse_hosts(names: Iterable[str]) -> frozenset[str]:
 class Guard:
     """Looks at the headers of each request."""
 
-    def __init__(self, place: Address, hosts: frozenset[str], tokens: Sequence[bytes]) -> None:
-        self._anywhere = place.host == ANY or _is(place.host, "is_unspecified")
+    def __init__(self, address: Address, hosts: frozenset[str], tokens: Sequence[bytes]) -> None:
+        self._anywhere = address.host == ANY or _is(address.host, "is_unspecified")
         """Whether it is bound to every interface, so that any address may be its own."""
-        own = {_plain(place.host)}
-        if self._anywhere or is_loopback(str(place)):
+        own = {_plain(address.host)}
+        if self._anywhere or is_loopback(str(address)):
             own |= {"localhost", "127.0.0.1", "::1"}
         self._hosts = own | hosts
         self._tokens = tokens
         self.wants_tokens = bool(tokens)
         """Whether callers show a token."""
 
-    def check_place(self, headers: Headers) -> None:
+    def check_host(self, headers: Headers) -> None:
         """Problem unless the caller means this server, and is no page of another one."""
         host = headers.get(b"host", ())
         if len(host) != 1:
@@ -97,8 +97,8 @@ class Guard:
         if not self._is_own(host[0].decode("latin-1")):
             raise Problem("host-refused", "the header Host names another server")
         for origin in headers.get(b"origin", ()):
-            scheme, _, place = origin.lower().partition(b"://")
-            if scheme not in (b"http", b"https") or place != host[0].lower():
+            scheme, _, address = origin.lower().partition(b"://")
+            if scheme not in (b"http", b"https") or address != host[0].lower():
                 raise Problem("origin-refused", "the header Origin names another site")
 
     def check_token(self, headers: Headers) -> None:
@@ -114,8 +114,8 @@ class Guard:
             challenge = (b"www-authenticate", b'Bearer realm="trio-envserve"')
             raise Problem("unauthorized", "the request carries no token of this server", challenge)
 
-    def _is_own(self, place: str) -> bool:
-        match = _HOST.fullmatch(place)
+    def _is_own(self, address: str) -> bool:
+        match = _HOST.fullmatch(address)
         if match is None:
             return False
         name = _plain(match[1])

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 import trio
 
 from ...client import Client
-from ...client.places import places
+from ...client.standing import standing
 from ...core.durations import Durations
 from ...core.errors import EnvServeError
 from ...core.status import RunningPage, ServerStats
@@ -147,7 +147,7 @@ class Live:
             page = await self._client.list_running(timeout_s=self._limits.view_s)
         except EnvServeError as error:
             return None, None, str(error)
-        self._lines = await places(self._client, page.running, most=LINES, timeout_s=LINE_S)
+        self._lines = await standing(self._client, page.running, most=LINES, timeout_s=LINE_S)
         return stats, page, ""
 
 

@@ -62,17 +62,17 @@ async def open_http_door(
         options: Given as keyword arguments.
     """
     need_trio("open_http_door")
-    guard, place = guard_of(options), parse_bind(f"tcp://{options.bind}")
+    guard, bound = guard_of(options), parse_bind(f"tcp://{options.bind}")
     client = open_door_client(server, options, "http-door")
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
-            listeners = await listen(place)
+            listeners = await listen(bound)
             app = HttpApp(opened, behind, guard, options)
             with unwrap_single():
                 async with trio.open_nursery() as serving:
                     taking = await serving.start(app.connections.serve, listeners)
                     try:
-                        yield HttpDoor(_url(place, listeners[0]), opened, app.connections)
+                        yield HttpDoor(_url(bound, listeners[0]), opened, app.connections)
                     finally:
                         app.live.close()
                         taking.cancel()
@@ -85,15 +85,15 @@ def guard_of(options: HttpDoorOptions) -> Guard:
         raise ConfigError(f"run_failures is problems or rows, not {options.run_failures!r}")
     limit_of_execution(options.run_execution_s, "run_execution_s")
     address, token_file = f"tcp://{options.bind}", options.token_file
-    place = parse_bind(address)
+    bound = parse_bind(address)
     tokens = [] if token_file is None else read_tokens(token_file)
     if token_file is None and not options.insecure:
         check_reach(address, "give a file of tokens (--token-file FILE), bind to 127.0.0.1")
-    return Guard(place, parse_hosts(options.hosts), tokens)
+    return Guard(bound, parse_hosts(options.hosts), tokens)
 
 
-def _url(place: Address, listener: trio.SocketListener) -> str:
+def _url(bound: Address, listener: trio.SocketListener) -> str:
     host, port, *_ = listener.socket.getsockname()
-    if place.host not in (ANY, host):
-        host = place.host
+    if bound.host not in (ANY, host):
+        host = bound.host
     return f"http{str(Address('tcp', host, port)).removeprefix('tcp')}"

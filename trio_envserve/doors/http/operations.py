@@ -36,7 +36,7 @@ class Parameter(NamedTuple):
     """One parameter of a query, of a path, or a header."""
 
     name: str
-    place: str
+    where: str
     meaning: str
     schema: Schema
 
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
         one that nobody knows: a namespace that is spelt wrongly would be another one."""
         if self.fields is None and not self.parameters:
             return {}  # probes and pages: whoever asks may say more
-        known = {each.name: each for each in self.parameters if each.place == "query"}
+        known = {each.name: each for each in self.parameters if each.where == "query"}
         try:
             pairs = parse_qsl(
                 query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query),
@@ -424,8 +424,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.parameters:
         found["parameters"] = [
             {
-                "name": each.name, "in": each.place,
-                "required": each.place != "header" and "default" not in each.schema,
+                "name": each.name, "in": each.where,
+                "required": each.where != "header" and "default" not in each.schema,
                 "description": each.meaning, "schema": each.schema,
             }
             for each in operation.parameters

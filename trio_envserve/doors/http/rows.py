@@ -219,12 +219,12 @@ class Rows:
         if body_type(exchange.headers) != JSON:
             raise Problem("unsupported-media-type", "a row is sent as application/json")
         accepted(exchange.headers, (JSON,))
-        with ExitStack() as held, ExitStack() as place:
+        with ExitStack() as held, ExitStack() as claim:
             body = await exchange.read_body(self._bodies, held, patient=True)
             row = row_of(await self._codec.read_row(body))
             digest = body_digest(body, JSON)
             del body
-            named = self._named(row, digest, place)
+            named = self._named(row, digest, claim)
             told_by, written = row.told_by, None
             try:
                 asked = await self._encoded(row, named, exchange.traceparent)
@@ -241,24 +241,24 @@ class Rows:
             if written is not None:
                 await exchange.answer(200, JSON, written)
             if exchange.delivered:
-                self._delivered(told_by, named, place)
+                self._delivered(told_by, named, claim)
 
     def forgotten(self, named: Named) -> None:
         """Somebody has had a key forgotten."""
         self._due.pop(named, None)
 
-    def _named(self, row: RolloutRow, digest: bytes, place: ExitStack) -> Named:
-        """The key of a row, as long as ``place`` is open."""
+    def _named(self, row: RolloutRow, digest: bytes, claim: ExitStack) -> Named:
+        """The key of a row, as long as ``claim`` is open."""
         key = f"{row.label}/{digest.hex()}"
         if row.told_by is RowNaming.NOTHING:
             taken = self._numbers.setdefault(digest, set())
             number = lowest_free(taken)
             taken.add(number)
-            place.callback(self._give_back, digest, number)
+            claim.callback(self._give_back, digest, number)
             key = f"{key}/{number}"
         named = Named(key, NAMESPACE)
         self._asking[named] += 1
-        place.callback(self._leave, named)
+        claim.callback(self._leave, named)
         return named
 
     def _give_back(self, digest: bytes, number: int) -> None:
@@ -282,26 +282,26 @@ class Rows:
 
     async def _outcome(self, asked: Encoded, held: ExitStack) -> Outcome:
         if not is_shared(self._client, asked):
-            with ExitStack() as room:
+            with ExitStack() as call:
                 await self._calls.wait(1, NAMESPACE)
-                room.callback(self._calls.give, 1, NAMESPACE)
+                call.callback(self._calls.give, 1, NAMESPACE)
                 if not is_shared(self._client, asked):  # the same row may have come meanwhile
-                    held.push(room.pop_all())
+                    held.push(call.pop_all())
         return await run_encoded(self._client, asked, held.pop_all)
 
     # -- what was delivered -------------------------------------------------------
 
-    def _delivered(self, told_by: RowNaming, named: Named, place: ExitStack) -> None:
+    def _delivered(self, told_by: RowNaming, named: Named, claim: ExitStack) -> None:
         if told_by is RowNaming.NUMBER:
             self._due.setdefault(named, trio.current_time() + self._limits.delivered_s)
             self._changed.unpark_all()
         elif told_by is RowNaming.NOTHING:
             # Its number is free when nothing is left behind it.
-            self._behind.start_soon(self._forget, named, place.pop_all())
+            self._behind.start_soon(self._forget, named, claim.pop_all())
 
-    async def _forget(self, named: Named, place: ExitStack) -> None:
+    async def _forget(self, named: Named, claim: ExitStack) -> None:
         forgotten = False
-        with place:
+        with claim:
             while not forgotten:
                 forgotten = await self._try_to_forget(named)
                 await trio.sleep(0 if forgotten else _AGAIN_S)

@@ -65,7 +65,7 @@ class Turns:
 
     async def take(self, cost_us: float) -> None:
         """Go on at once if there is room in this turn, else in a later one."""
-        if not self._waiting and _has_room(self._taken_us, cost_us, self._most_us):
+        if not self._waiting and _fits(self._taken_us, cost_us, self._most_us):
             self._taken_us += cost_us
             self._began.unpark()
             return
@@ -94,7 +94,7 @@ class Turns:
         admitted_us = 0.0
         while self._waiting:
             admitted, cost_us = next(iter(self._waiting.items()))
-            if not _has_room(admitted_us, cost_us, self._most_us):
+            if not _fits(admitted_us, cost_us, self._most_us):
                 break
             del self._waiting[admitted]
             admitted.set()
@@ -102,5 +102,5 @@ class Turns:
         return admitted_us
 
 
-def _has_room(taken_us: float, cost_us: float, most_us: float) -> bool:
+def _fits(taken_us: float, cost_us: float, most_us: float) -> bool:
     return not taken_us or taken_us + cost_us <= most_us

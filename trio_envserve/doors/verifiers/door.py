@@ -70,9 +70,9 @@ class Door:
         self._clock = AwakeClock(2 * TICK_S, trio.current_time())
         self._complained = 0
 
-    def on_peer(self, route: bytes, place: str | None) -> None:
+    def on_peer(self, route: bytes, origin: str | None) -> None:
         """A connection was opened, or is lost."""
-        self._news.append((route, place))
+        self._news.append((route, origin))
         self._received.set()
 
     async def serve(self, router: RouterSocket, *, task_status: trio.TaskStatus[None]) -> None:
@@ -117,10 +117,10 @@ class Door:
 
     def _take_news(self) -> None:
         while self._news:
-            route, place = self._news.popleft()
-            if place is not None:
+            route, origin = self._news.popleft()
+            if origin is not None:
                 self._sending.opened(route)
-                self._do(self._runs.opened(route, place))
+                self._do(self._runs.opened(route, origin))
             else:
                 self._sending.lost(route)
                 self._do(self._runs.closed(route, self._now_s()))

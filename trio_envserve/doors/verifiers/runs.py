@@ -69,7 +69,7 @@ class Peer:
     """One connection."""
 
     route: bytes
-    place: Place
+    origin: Origin
     number: int
     """The larger, the later it was opened."""
     closed_s: float | None = None
@@ -84,7 +84,7 @@ class VerifiersRun:
 
     name: bytes
     digest: bytes
-    place: Place
+    origin: Origin
     asked_bytes: int
     payload: bytes | None
     """The run's payload, until it is started: there is no room for another outcome."""
@@ -107,7 +107,7 @@ class VerifiersRun:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Place:
+class Origin:
     """A machine, or a user of this one: its connections, and its runs by what they wait for, of
     each the oldest first."""
 
@@ -267,14 +267,14 @@ class Runs:
         self._redeliver = redeliver
         self._peers: dict[bytes, Peer] = {}
         """Connections that are open, and those that were lost a moment ago, by route."""
-        self._places: dict[str, Place] = {}
+        self._origins: dict[str, Origin] = {}
         self._opened = itertools.count()
         self._runs: dict[bytes, VerifiersRun] = {}
         self._over: OrderedDict[bytes, Over] = OrderedDict()
         """The latest runs that are over."""
         self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         """The latest cancels that came before their runs."""
-        share = limits.place_share
+        share = limits.origin_share
         self._count = Bound(limits.runs, share)
         self._asked = Bound(limits.runs_bytes, share)
         self._kept = Bound(limits.kept_bytes, share)
@@ -287,9 +287,9 @@ class Runs:
 
     # -- connections ----------------------------------------------------------
 
-    def opened(self, route: bytes, place: str) -> list[Effect]:
+    def opened(self, route: bytes, origin: str) -> list[Effect]:
         """A connection was opened."""
-        at = self._places.setdefault(place, Place(place))
+        at = self._origins.setdefault(origin, Origin(origin))
         self._peers[route] = at.peers[route] = Peer(route, at, next(self._opened))
         if not self._redeliver:
             return []
@@ -300,27 +300,27 @@ class Runs:
         """A connection was lost."""
         peer = self._peers[route]
         peer.closed_s = now_s
-        del peer.place.peers[route]
+        del peer.origin.peers[route]
         left = list(peer.runs.values())
         peer.runs.clear()
         effects: list[Effect] = []
-        orphans: dict[Place, list[VerifiersRun]] = {}
+        orphans: dict[Origin, list[VerifiersRun]] = {}
         for run in left:
             del run.waiters[route]
             run.streaming.followers.discard(route)
-            run.place.put(run, now_s)
-            orphans.setdefault(run.place, []).extend([] if run.waiters else [run])
-        for place, runs in orphans.items():  # now that it waits for none: any of them may end
-            effects += self._offer(place, runs) + self._make_room(place)
+            run.origin.put(run, now_s)
+            orphans.setdefault(run.origin, []).extend([] if run.waiters else [run])
+        for origin, runs in orphans.items():  # now that it waits for none: any of them may end
+            effects += self._offer(origin, runs) + self._drop_oldest(origin)
         return effects
 
-    def _offer(self, place: Place, orphans: list[VerifiersRun]) -> list[Effect]:
+    def _offer(self, origin: Origin, orphans: list[VerifiersRun]) -> list[Effect]:
         """Offer the outcomes of orphans to who came after those that were lost: thousands
         of them to a thousand others take one turn, so each gets one list."""
         kept = sorted((run for run in orphans if run.messages), key=_newest)
         names = tuple(run.name for run in kept)
         effects: list[Effect] = []
-        for each in place.peers.values() if self._redeliver and names else ():
+        for each in origin.peers.values() if self._redeliver and names else ():
             count = bisect.bisect_left(kept, each.number, key=_newest)
             if count:
                 effects.append(Deliver(each.route, names[:count], True))
@@ -369,13 +369,13 @@ class Runs:
             return self._join(peer, run, now_s)
         if over is not None:
             return _refuse(peer, ask, over.why)
-        place = peer.place
-        early = place.name, ask.name
+        origin = peer.origin
+        early = origin.name, ask.name
         if early in self._early:
             del self._early[early]
             self._remember(ask.name, digest, EARLY)
             return _refuse(peer, ask, EARLY)
-        if not (self._count.has_room(1, place.name) and self._asked.has_room(size, place.name)):
+        if not (self._count.allows(1, origin.name) and self._asked.allows(size, origin.name)):
             return _refuse(peer, ask, FULL)
         return self._enter(peer, ask, digest, now_s)
 
@@ -387,27 +387,27 @@ class Runs:
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
-        run.place.put(run, now_s)
+        run.origin.put(run, now_s)
         return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
 
     def _enter(self, peer: Peer, ask: RunAsk, digest: bytes, now_s: float) -> list[Effect]:
         size = len(ask.payload)
-        run = VerifiersRun(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
+        run = VerifiersRun(ask.name, digest, peer.origin, size, bytes(ask.payload), peer.number)
         self._runs[run.name] = run
-        self._count.take(1, run.place.name)
-        self._asked.take(size, run.place.name)
+        self._count.take(1, run.origin.name)
+        self._asked.take(size, run.origin.name)
         if peer.closed_s is None:
             run.waiters[peer.route] = False
             run.streaming.followers.add(peer.route)
             peer.runs[run.name] = run
-        run.place.put(run, now_s)
-        return self._start(run.place)
+        run.origin.put(run, now_s)
+        return self._start(run.origin)
 
-    def _start(self, place: Place) -> list[Effect]:
+    def _start(self, origin: Origin) -> list[Effect]:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
-        while (place.wanted or place.unwanted) and self._kept.has_room(0, place.name):
-            name, run = (place.wanted or place.unwanted).popitem(last=False)
+        while (origin.wanted or origin.unwanted) and self._kept.allows(0, origin.name):
+            name, run = (origin.wanted or origin.unwanted).popitem(last=False)
             assert run.payload is not None
             effects.append(StartRun(name, run.payload))
             run.payload = None
@@ -415,11 +415,11 @@ class Runs:
 
     def _cancel(self, peer: Peer, ask: CancelAsk) -> list[Effect]:
         run = self._runs.get(ask.target)
-        if run is not None and run.place == peer.place and not run.messages:
+        if run is not None and run.origin == peer.origin and not run.messages:
             done = Send(peer.route, wire.cancelled(ask.name, True))
             return [*self._end(run, _stopped(run, CANCELLED)), done]
         if run is None and ask.target not in self._over:  # what is over will not come
-            self._early[peer.place.name, ask.target] = None
+            self._early[peer.origin.name, ask.target] = None
             if len(self._early) > self._limits.early_cancels:
                 self._early.popitem(last=False)
         return [Send(peer.route, wire.cancelled(ask.name, False))]
@@ -455,8 +455,8 @@ class Runs:
         streaming.followers.clear()
         if not run.waiters:
             run.since_s = now_s
-            effects += self._offer(run.place, [run])
-        return effects + self._make_room(run.place)
+            effects += self._offer(run.origin, [run])
+        return effects + self._drop_oldest(run.origin)
 
     def _keep(self, run: VerifiersRun, outcome: RunOutcome) -> None:
         """Keep the messages that say an outcome."""
@@ -469,7 +469,7 @@ class Runs:
             run.afresh = [wire.discard(name, each) for each in outcome.traces]
         frames = itertools.chain.from_iterable(run.messages)
         run.size_bytes = RECORD_BYTES + sum(map(len, frames))
-        self._kept.take(run.size_bytes, run.place.name)
+        self._kept.take(run.size_bytes, run.origin.name)
 
     def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
         """The outcome of a run was sent to one that waits for it."""
@@ -477,36 +477,36 @@ class Runs:
         if run is None or route not in run.waiters or not run.messages:
             return []  # it was only an offer, or the connection is lost
         run.waiters[route] = True
-        run.place.put(run, now_s)
-        return self._make_room(run.place)
+        run.origin.put(run, now_s)
+        return self._drop_oldest(run.origin)
 
-    def _make_room(self, place: Place) -> list[Effect]:
+    def _drop_oldest(self, origin: Origin) -> list[Effect]:
         """Drop kept outcomes that are most likely not wanted; start runs that have room then."""
         effects: list[Effect] = []
-        while not self._kept.has_room(0, place.name):
-            orphans = (run for run in place.orphans.values() if run.messages)
-            run = next(itertools.chain(place.sent.values(), orphans), None)
+        while not self._kept.allows(0, origin.name):
+            orphans = (run for run in origin.orphans.values() if run.messages)
+            run = next(itertools.chain(origin.sent.values(), orphans), None)
             if run is None:
                 break
             effects += self._end(run, OVER)
-        return effects + self._start(place)
+        return effects + self._start(origin)
 
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
-        limits, places = self._limits, list(self._places.values())
-        for place in places:
-            for run in _older(place.sent, now_s - limits.unsure_s):
+        limits, origins = self._limits, list(self._origins.values())
+        for origin in origins:
+            for run in _older(origin.sent, now_s - limits.unsure_s):
                 effects += self._end(run, OVER)
             if self._redeliver:
-                _hold_orphans(place, now_s)
-            for run in _older(place.orphans, now_s - limits.lease_s):
+                _hold_orphans(origin, now_s)
+            for run in _older(origin.orphans, now_s - limits.lease_s):
                 effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
         self._forget(now_s)
-        for place in places:
-            effects += self._start(place)  # others have given room back
+        for origin in origins:
+            effects += self._start(origin)  # others have given room back
         return effects
 
     def _forget(self, now_s: float) -> None:
@@ -514,9 +514,9 @@ class Runs:
         for peer in list(self._peers.values()):
             if peer.closed_s is not None and peer.closed_s + GONE_S < now_s:
                 del self._peers[peer.route]
-        if not all(place.peers for place in self._places.values()):
+        if not all(origin.peers for origin in self._origins.values()):
             used: list[Peer | VerifiersRun] = [*self._peers.values(), *self._runs.values()]
-            self._places = {each.place.name: each.place for each in used}
+            self._origins = {each.origin.name: each.origin for each in used}
 
     def close(self) -> list[Effect]:
         """The door closes: nobody waits in vain."""
@@ -529,24 +529,24 @@ class Runs:
     def _end(self, run: VerifiersRun, why: str) -> list[Effect]:
         """End a run; who repeats it is told why."""
         del self._runs[run.name]
-        run.place.drop(run)
+        run.origin.drop(run)
         effects: list[Effect] = []
         for route in run.waiters:
             del self._peers[route].runs[run.name]
             if not run.messages:
                 effects.append(Send(route, wire.failed(run.name, why)))
         if run.messages:
-            self._kept.give(run.size_bytes, run.place.name)
+            self._kept.give(run.size_bytes, run.origin.name)
         else:
             self._give_back(run)
             effects += [StopRun(run.name)] if run.payload is None else []
         self._remember(run.name, run.digest, why)
-        return effects + self._start(run.place)
+        return effects + self._start(run.origin)
 
     def _give_back(self, run: VerifiersRun) -> None:
         """Give back what a run takes until it has an outcome."""
-        self._count.give(1, run.place.name)
-        self._asked.give(run.asked_bytes, run.place.name)
+        self._count.give(1, run.origin.name)
+        self._asked.give(run.asked_bytes, run.origin.name)
 
     def _remember(self, name: bytes, digest: bytes, why: str) -> None:
         self._over[name] = Over(digest, why)
@@ -563,11 +563,11 @@ def _older(runs: Mapping[bytes, VerifiersRun], than_s: float) -> list[VerifiersR
     return [run for run in runs.values() if run.since_s <= than_s]
 
 
-def _hold_orphans(place: Place, now_s: float) -> None:
+def _hold_orphans(origin: Origin, now_s: float) -> None:
     """The lease of an orphan does not run while it may still be waited for: its client
     has connected again, and says nothing."""
-    latest = max((each.number for each in place.peers.values()), default=-1)
-    for run in place.orphans.values():
+    latest = max((each.number for each in origin.peers.values()), default=-1)
+    for run in origin.orphans.values():
         if latest > run.newest and not run.messages:
             run.since_s = now_s
 

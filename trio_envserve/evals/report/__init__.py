@@ -97,8 +97,8 @@ def fitted(lines: Sequence[Line], most: int | None) -> tuple[list[Line], int]:
 def _share(sizes: Sequence[int], most: int) -> int:
     """The size to which all larger ones are cut, so that together they are ``most``."""
     left = most
-    for place, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - place)
+    for at, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - at)
         if size > share:
             return share
         left -= size
@@ -268,15 +268,15 @@ def _must_be_free(path: str) -> None:
 def _write_rollouts(file: TextIO, found: Survey, most: int | None) -> int:
     """Write the texts of all rollouts; of how many only a part."""
     entries = found.overview.entries
-    numbers = {entry.place: number for number, entry in enumerate(entries)}
+    numbers = {entry.at: number for number, entry in enumerate(entries)}
     cut = 0
-    for place, record, result in records(found.path):
-        number = numbers.get(place)
+    for at, record, result in records(found.path):
+        number = numbers.get(at)
         if number is None:
             continue  # a later one counts, or it came meanwhile
         if result.name != entries[number].result.name:
             break
-        del numbers[place]
+        del numbers[at]
         shown = details(record, most)
         cut += bool(shown["left_out"])
         file.write(_element(f"d{number}", shown))

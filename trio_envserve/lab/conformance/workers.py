@@ -37,9 +37,9 @@ from ...core.messages import (
     Dispatch,
     Fetch,
     Hello,
+    MessageRow,
     Retire,
     RouterChanged,
-    Said,
     Stop,
     WorkerHello,
     WorkerOutcome,
@@ -299,7 +299,7 @@ class WorkerBench:
     def dispatch_together(self, sequences: list[int]) -> None:
         """Dispatch inputs as one batch."""
         body = self.body_of()
-        rows: list[Said] = [(Dispatch(self.session, n, n, CLIENT), body) for n in sequences]
+        rows: list[MessageRow] = [(Dispatch(self.session, n, n, CLIENT), body) for n in sequences]
         ((header, bodies),) = messages.in_batches(rows)
         self.send(self.incarnation, header, bodies)
 

@@ -115,7 +115,7 @@ class DemoProgress:
     rollouts: int
     asked: int = 0
     answered: int = 0
-    said: list[str] = dataclasses.field(default_factory=list)
+    lines: list[str] = dataclasses.field(default_factory=list)
     """The faults so far, a line each."""
 
 
@@ -188,7 +188,7 @@ class DemoRun:
     ) -> None:
         self.log = log
         self.proxy: FaultProxy | None = None
-        self.say = progress.said.append
+        self.say = progress.lines.append
         self._options = options
         self._directory = directory
         self._progress = progress

@@ -22,7 +22,7 @@ from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.scheduler import Scheduler
 from ...core.sessions import Session, Sessions
-from ...core.work import Answer, Said, Ticket, Told, Work, Works
+from ...core.work import Answer, Ticket, Told, ToldByRouter, Work, Works
 from ...core.worker import WorkerCore, _Held
 from ...core.workforce import Workforce
 from ...retrylab.values import Bag, Counted, Forms, Rule
@@ -88,7 +88,7 @@ def _answer(answer: Answer) -> Any:
     """Who waits, and what for."""
     if isinstance(answer, Told):
         return "told", answer.ticket.id, answer.outcome
-    if isinstance(answer, Said):
+    if isinstance(answer, ToldByRouter):
         return "said", answer.ticket.id, answer.outcome(answer.ticket)
     return answer
 
@@ -184,7 +184,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     Session: {
-        **_out(_CLOCK, "heard_s"),
+        **_out(_CLOCK, "seen_at"),
         **_out(_CONSTANT, "opener"),
         **_out(_DERIVED, "nonce"),
         "account": Rule("follows from works and tickets", lambda session, account: account.id),
@@ -267,7 +267,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "life": Rule("in the form of the pool", lambda slot, life: life and life.id),
     },
     Life: {
-        **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
+        **_out(_CLOCK, "born_s", "seen_at", "held_s", "left_s", "mute_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
         **_out(MISSED, "under_way"),

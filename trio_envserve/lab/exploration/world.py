@@ -598,9 +598,9 @@ class ExploredServer(ExploredPart):
             if slot.start_at_s < math.inf:  # else it is never to start
                 slot.start_at_s = NOT_YET_S
         for session in router.sessions.known.values():
-            session.heard_s = NOW_S
+            session.seen_at = NOW_S
         for life in router.pool.lives.values():
-            life.heard_s = life.left_s = NOW_S
+            life.seen_at = life.left_s = NOW_S
         for worker in router.workforce.workers.values():
             for execution in worker.live.values():
                 execution.stop_s = None if execution.stop_s is None else NOW_S
@@ -713,7 +713,7 @@ class ExploredServer(ExploredPart):
         self._tick()
 
     def _silence(self, worker: bytes) -> None:
-        self.router.pool.lives[worker].heard_s = LONG_AGO_S
+        self.router.pool.lives[worker].seen_at = LONG_AGO_S
         self._tick()
 
     def _stop(self, worker: bytes) -> None:
@@ -729,7 +729,7 @@ class ExploredServer(ExploredPart):
     def _end_lease(self, session: bytes) -> None:
         sessions = self.router.sessions.known
         if session in sessions:
-            sessions[session].heard_s = LONG_AGO_S
+            sessions[session].seen_at = LONG_AGO_S
             sessions.move_to_end(session, last=False)
         self._tick("lapse", session)
 

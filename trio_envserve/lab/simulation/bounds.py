@@ -78,12 +78,12 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "announced bytes": (waiting_bytes, taken.announced_bytes),
         "held bytes": (held, taken.held_bytes),
         "running": (running, taken.running_count),
-        "places": (places, taken.places),
+        "places": (places, taken.waiting),
         **_usage_of_keys(router),
         **_sums(accounts, taken),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
-    over = sum(bool(each.places or each.running_count or each.kept_count) for each in accounts)
+    over = sum(bool(each.waiting or each.running_count or each.kept_count) for each in accounts)
     if by_workers + running > limits.kept_outcomes + over * _own(limits.kept_outcomes, limits):
         wrong.append(f"{by_workers} outcomes kept, {running} under way")
     own_bytes = over * (limits.kept_bytes // limits.sessions)

@@ -35,7 +35,7 @@ STATEMENTS = ("Sync", "States")
 
 Trace: TypeAlias = tuple[TraceLine[Frames], ...]
 
-Line: TypeAlias = TraceLine[messages.Said]
+Line: TypeAlias = TraceLine[messages.MessageRow]
 """A line of a trace, of one message if of any."""
 
 _RUNS = re.compile(r"runs (\S+ )?\(\S+\) as (\d+)")

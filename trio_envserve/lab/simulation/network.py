@@ -17,8 +17,8 @@ from ...core import host_messages
 from ...core.errors import ProtocolError
 from ...core.messages import (
     BATCHED,
+    MessageRow,
     Request,
-    Said,
     ToSay,
     encode,
     in_batches,
@@ -34,7 +34,7 @@ Frames: TypeAlias = Sequence[Body]
 HEADER_BYTES = 1 << 20
 
 
-def said_anywhere(frames: Frames) -> Sequence[Said]:
+def said_anywhere(frames: Frames) -> Sequence[MessageRow]:
     """The messages whose header is among these frames, each with its body; none for garbage."""
     for at in range(len(frames)):
         try:
@@ -53,12 +53,12 @@ class SentFrames(list[Body]):
         self, before: tuple[SentBody, ...], frames: tuple[SentBody, ...], said: Sequence[ToSay]
     ) -> None:  # fmt: skip
         super().__init__(map(whole, (*before, *frames)))
-        self.said: Sequence[Said] = [
+        self.said: Sequence[MessageRow] = [
             (message, None if body is None else whole(body)) for message, body in said
         ]
 
 
-def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
+def said_in(frames: Frames, at: int = 0) -> Sequence[MessageRow]:
     """The messages from this frame on, each with its body; none for garbage."""
     if type(frames) is SentFrames:
         return frames.said

@@ -57,7 +57,7 @@ from .engine import Encoders, HandshakeError, Mechanism, state_metadata
 # -- boxes
 
 KEY_BYTES: Final = 32
-ROOM_BYTES: Final = 32
+GAP_BYTES: Final = 32
 """Bytes that are left free before a text for its box."""
 
 _GAP: Final = bytes(16)
@@ -100,7 +100,7 @@ def shared(public: bytes, secret: bytes) -> bytes:
 
 
 def seal_in_place(buffer: bytearray, nonce: bytes, key: bytes) -> None:
-    """Seal the text behind the first :data:`ROOM_BYTES`, which are zeros.  The box begins
+    """Seal the text behind the first :data:`GAP_BYTES`, which are zeros.  The box begins
     after 16 of them."""
     pointer = ffi.from_buffer(buffer)
     lib.crypto_box_afternm(pointer, pointer, len(buffer), nonce, key)
@@ -108,8 +108,8 @@ def seal_in_place(buffer: bytearray, nonce: bytes, key: bytes) -> None:
 
 def open_in_place(buffer: bytearray | memoryview, nonce: bytes, key: bytes) -> None:
     """Open the box behind the first 16 bytes, which are lost.  The text begins after
-    :data:`ROOM_BYTES`.  Raises WrongBox."""
-    if len(buffer) < ROOM_BYTES:
+    :data:`GAP_BYTES`.  Raises WrongBox."""
+    if len(buffer) < GAP_BYTES:
         raise WrongBox("a box without its seal")
     pointer = ffi.from_buffer(buffer)
     ffi.memmove(pointer, _GAP, 16)
@@ -119,7 +119,7 @@ def open_in_place(buffer: bytearray | memoryview, nonce: bytes, key: bytes) -> N
 
 def seal(text: bytes, nonce: bytes, key: bytes) -> bytes:
     """The box of a text."""
-    buffer = bytearray(ROOM_BYTES) + text
+    buffer = bytearray(GAP_BYTES) + text
     seal_in_place(buffer, nonce, key)
     return bytes(buffer[16:])
 
@@ -128,7 +128,7 @@ def open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
     """The text in a box.  Raises WrongBox."""
     buffer = bytearray(_GAP) + box
     open_in_place(buffer, nonce, key)
-    return bytes(buffer[ROOM_BYTES:])
+    return bytes(buffer[GAP_BYTES:])
 
 
 # -- both sides
@@ -136,12 +136,12 @@ def open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
 SEALED_FRAME_BYTES: Final = 32 * MIB
 """The largest frame: one step of 40 ms of processor time, on a slow machine of 80 ms."""
 
-HEAD_BYTES: Final = ROOM_BYTES + 1
+HEAD_BYTES: Final = GAP_BYTES + 1
 """The bytes of a sealed frame before its body: name, counter, seal and flags."""
 
 _NAME: Final = b"\x07MESSAGE"
 _COUNTER: Final = slice(8, 16)
-_FLAGS_AT: Final = ROOM_BYTES
+_FLAGS_AT: Final = GAP_BYTES
 _INNER_COMMAND: Final = 2
 """The flag of a command inside a box; outside it is :data:`~..framing.COMMAND`."""
 

@@ -35,7 +35,7 @@ import trio
 from ...core.errors import ConfigError
 from ...core.limits import WireLimits
 from ..address import Address, parse_peer_address, parse_transport
-from ..binding import Listener, connect, listen, peer_name, place_of, prepare
+from ..binding import Listener, connect, listen, origin_of, peer_name, prepare
 from ..connection import ConnectionOutbox
 from ..interface import Message, OnEvent
 from ..keypairs import ClientCurve, KeyPair
@@ -62,7 +62,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 OnPeer: TypeAlias = Callable[[bytes, "str | None"], None]
-"""Called with the route of a connection that was opened and the place of its peer, and
+"""Called with the route of a connection that was opened and the origin of its peer, and
 with the route and None when it is lost.  The callback may only take note: the socket is in the
 middle of a change."""
 
@@ -135,7 +135,7 @@ class ZmtpRouter(Hub, RouterPump):
         for _ in range(ACCEPTS_MOST):
             if self._turn_bytes >= TURN_BYTES or not self._door.poll(0):
                 return
-            if len(self._connections) >= self._most and not self._make_room():
+            if len(self._connections) >= self._most and not self._close_one():
                 self._pause_accepting()
                 return
             try:
@@ -143,7 +143,7 @@ class ZmtpRouter(Hub, RouterPump):
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     continue  # the connection has gone again
-                if not self._make_room():
+                if not self._close_one():
                     self._pause_accepting()
                     return
                 continue
@@ -155,7 +155,7 @@ class ZmtpRouter(Hub, RouterPump):
             connection = self._adopt(sock, peer_name(name), self._new_outbox())
             self._strangers[connection] = self._pauses
 
-    def _make_room(self) -> bool:
+    def _close_one(self) -> bool:
         """Close a connection to make room; returns False if none may be closed."""
         stranger = next(iter(self._strangers), None)
         if stranger is not None and self._strangers[stranger] < self._pauses:
@@ -204,7 +204,7 @@ class ZmtpRouter(Hub, RouterPump):
     def _opened(self, connection: Connection) -> None:
         self._routes[connection.route] = connection
         if self._on_peer is not None:
-            self._on_peer(connection.route, place_of(connection.sock, connection.peer))
+            self._on_peer(connection.route, origin_of(connection.sock, connection.peer))
 
     def _lost(self, connection: Connection) -> None:
         if self._routes.pop(connection.route, None) is not None and self._on_peer is not None:

@@ -22,10 +22,10 @@ is seen.  ``safe`` is never ahead of what was committed, so commits that are mis
 leaves out what is cut off, without a word) are seen, too.
 
 :mod:`.folder` says whether a folder may be used, :mod:`.store` writes, :mod:`.reading` reads
-and says what is damaged, :mod:`.repair` keeps what can be proven, and :mod:`.keeper` has the
+and says what is damaged, :mod:`.repair` keeps what can be proven, and :mod:`.writer` has the
 thread.
 """
 
-from .keeper import OpenJournal, open_journal
+from .writer import OpenJournal, open_journal
 
 __all__ = ["OpenJournal", "open_journal"]

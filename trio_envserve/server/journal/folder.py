@@ -79,10 +79,10 @@ def is_own_file(path: str, mounts: str) -> bool:
         words = line.split()
         if len(words) <= 6 or "-" not in words:
             continue
-        place = words[4].rstrip("/")
+        mounted = words[4].rstrip("/")
         # By its place, and not by the number of its device: btrfs says another one to stat.
-        if (path == place or path.startswith(f"{place}/")) and len(place) >= longest:
-            longest, kind = len(place), words[words.index("-") + 1]
+        if (path == mounted or path.startswith(f"{mounted}/")) and len(mounted) >= longest:
+            longest, kind = len(mounted), words[words.index("-") + 1]
     return bool(kind) and kind not in IMAGE_FILE_SYSTEMS
 
 

@@ -65,8 +65,8 @@ def lock(folder: Path) -> tuple[ServerLocks, ...]:
     ServerStartError."""
     taken: list[ServerLocks] = []
     try:
-        for place in (folder, *beside(folder)):
-            taken.append(ServerLocks.of_folder(place, folder))
+        for path in (folder, *beside(folder)):
+            taken.append(ServerLocks.of_folder(path, folder))
             taken[-1].take_server()
     except BaseException:
         unlock(taken)

@@ -105,7 +105,7 @@ class Store:
         self._last = connection.execute(GET_STATE).fetchone()
         """The state after the last commit."""
         (self._schema,) = connection.execute("PRAGMA user_version").fetchone()
-        self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
+        self._files = {name: _identity(folder / name) for name in (DATABASE, LOG)}
         """Places of the database and of its log on the disk; None: not known yet."""
         noted = read_safe(folder)
         self._name = noted.journal if noted else ""
@@ -143,7 +143,7 @@ class Store:
             raise
         self.state, self._last, self._schema = state, packed[:1], schema
         if self._files[LOG] is None:
-            self._files[LOG] = _place(self.folder / LOG)
+            self._files[LOG] = _identity(self.folder / LOG)
         self.note()
         for row_number in gone:
             with suppress(OSError):  # the next server removes what nothing names
@@ -157,8 +157,8 @@ class Store:
 
     def _check_ours(self) -> None:
         """OSError if the files were taken away, or somebody else has written to them."""
-        for name, place in self._files.items():
-            if place is not None and _place(self.folder / name) != place:
+        for name, known in self._files.items():
+            if known is not None and _identity(self.folder / name) != known:
                 why = f"{name} was removed, moved or replaced while the server uses it"
                 raise OSError(errno.ESTALE, why)
         if self._connection.execute(GET_STATE).fetchone() != self._last:
@@ -209,9 +209,9 @@ def insert(connection: sqlite3.Connection, values: Sequence[Any]) -> None:
     """Add rows, given as their values, one after the other."""
     columns = len(Row._fields)
     for first, end in portions(len(values) // columns):
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (end - first))
+        rows_sql = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (end - first))
         some = values[first * columns : end * columns]
-        connection.execute(f"INSERT INTO records VALUES {places}", some)
+        connection.execute(f"INSERT INTO records VALUES {rows_sql}", some)
 
 
 def portions(count: int) -> Iterator[tuple[int, int]]:
@@ -232,8 +232,8 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
     opened: dict[int, tuple[int, Opened]] = {}
     for record in records:
         if isinstance(record, Started) and record.number in opened:
-            place, earlier = opened.pop(record.number)
-            rows[place] = Opened._make((
+            known, earlier = opened.pop(record.number)
+            rows[known] = Opened._make((
                 *earlier[:5], earlier.allowance - 1, earlier.earlier + 1, earlier.caller,
                 earlier.body, record.incarnation, record.dispatch, earlier.execution_s,
                 earlier.grace_s,
@@ -336,7 +336,7 @@ def _sync(bodies: Path) -> None:
         raise FileNotSynced(error.errno, error.strerror, str(bodies)) from error
 
 
-def _place(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     """Which file it is, if there is one."""
     try:
         found = path.stat()

@@ -151,9 +151,9 @@ def adopt(folder: Path) -> int:
         connection.execute(PUT_STATE, pack_state(state))
         connection.execute("COMMIT")
         noted = read_safe(folder)
-        for place in beside(folder):
+        for where in beside(folder):
             write_safe(
-                place, Safe(state.records, state.next_number, noted.journal if noted else "")
+                where, Safe(state.records, state.next_number, noted.journal if noted else "")
             )
         return state.adopted
 

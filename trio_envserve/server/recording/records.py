@@ -304,7 +304,7 @@ def state_digest(router: Router) -> bytes:
     """A hash of what a router counts, and of what each session and each key holds."""
     sessions = [
         (
-            each.id, each.route, each.connection, each.probe, each.ended, each.account.places,
+            each.id, each.route, each.connection, each.probe, each.ended, each.account.waiting,
             each.account.running_count, each.account.kept_count, each.account.kept_bytes,
             each.account.held_bytes, len(each.tickets), len(each.finished),
         )

@@ -13,7 +13,7 @@ import trio
 from tests.server.journal.folders import LARGE, a_run, completed, opened, read
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Commanded, Record
-from trio_envserve.server.journal import OpenJournal, keeper, open_journal, store
+from trio_envserve.server.journal import OpenJournal, open_journal, store, writer
 
 LONG_S = 60.0
 
@@ -25,7 +25,7 @@ async def saved(journal: OpenJournal, upto: int) -> None:
             pass
 
 
-async def failure(journal: OpenJournal) -> keeper.CommitFailure:
+async def failure(journal: OpenJournal) -> writer.CommitFailure:
     with trio.fail_after(LONG_S):
         while (found := (await journal.news()).failure) is None:
             pass
@@ -52,12 +52,12 @@ async def test_what_is_given_together_is_one_commit_for_which_the_thread_is_woke
         monkeypatch.setattr(journal._condition, "notify", count)
         database(journal).set_trace_callback(commits.append)
         with journal._condition:  # the thread has no turn meanwhile
-            for number in range(keeper.GROUP_RECORDS + 50):
+            for number in range(writer.GROUP_RECORDS + 50):
                 journal.save([opened(number)], number + 1)
-        assert woken == [1, keeper.GROUP_RECORDS]
-        await saved(journal, keeper.GROUP_RECORDS + 50)
+        assert woken == [1, writer.GROUP_RECORDS]
+        await saved(journal, writer.GROUP_RECORDS + 50)
     assert commits.count("COMMIT") == 1
-    assert len(read(tmp_path)) == keeper.GROUP_RECORDS + 51
+    assert len(read(tmp_path)) == writer.GROUP_RECORDS + 51
 
 
 async def test_records_that_come_one_after_the_other_do_not_wait_for_a_group(
@@ -65,7 +65,7 @@ async def test_records_that_come_one_after_the_other_do_not_wait_for_a_group(
 ):
     """Each waited until 5 ms after the commit before, so a save took five times as long as the
     disk."""
-    monkeypatch.setattr(keeper, "GROUP_S", 10 * LONG_S)
+    monkeypatch.setattr(writer, "GROUP_S", 10 * LONG_S)
     records: list[Record] = [opened(0), completed(0), opened(1)]
     async with open_journal(tmp_path) as journal:
         for upto, record in enumerate(records, 1):
@@ -76,9 +76,9 @@ async def test_records_that_come_one_after_the_other_do_not_wait_for_a_group(
 async def test_what_comes_after_many_records_shares_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(keeper, "GROUP_S", 10 * LONG_S)
+    monkeypatch.setattr(writer, "GROUP_S", 10 * LONG_S)
     commits: list[str] = []
-    many, most = keeper.FEW_RECORDS + 1, keeper.FEW_RECORDS + 1 + keeper.GROUP_RECORDS
+    many, most = writer.FEW_RECORDS + 1, writer.FEW_RECORDS + 1 + writer.GROUP_RECORDS
     async with open_journal(tmp_path) as journal:
         database(journal).set_trace_callback(commits.append)
         journal.save([*map(opened, range(many))], many)
@@ -117,7 +117,7 @@ async def test_the_end_of_the_block_saves_what_was_given(tmp_path: Path):
 
 
 async def test_a_full_disk_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
     async with open_journal(tmp_path) as journal:
         journal.save(a_run(0), 3)
         await saved(journal, 3)
@@ -139,7 +139,7 @@ async def test_g9_what_was_safe_was_not_told_where_the_next_commit_had_failed_by
 ):
     """Whoever waited for it went on waiting until the disk took all else, or was told at the end
     that nobody knows."""
-    full = keeper.CommitFailure("database or disk is full", False)
+    full = writer.CommitFailure("database or disk is full", False)
     async with open_journal(tmp_path) as journal:
         journal._tell(2, None)
         journal._tell(None, full)  # before the loop had a turn
@@ -175,7 +175,7 @@ async def test_a_disk_that_fails_at_the_end_holds_up_nobody(tmp_path: Path):
 async def test_a_disk_that_is_stuck_at_the_end_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(keeper, "CLOSE_S", 0.05)
+    monkeypatch.setattr(writer, "CLOSE_S", 0.05)
     with trio.fail_after(LONG_S):
         async with open_journal(tmp_path) as journal:
             holder = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
@@ -189,7 +189,7 @@ async def test_a_disk_that_is_stuck_at_the_end_holds_up_nobody(
 async def test_time_that_passes_without_records_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(keeper, "UPTIME_S", 0.01)
+    monkeypatch.setattr(writer, "UPTIME_S", 0.01)
     async with open_journal(tmp_path) as journal:
         with trio.fail_after(LONG_S):
             while not journal._store.state.uptime_s:  # noqa: ASYNC110  # a thread changes it
@@ -209,7 +209,7 @@ async def test_a_clock_that_jumps_by_a_day_ended_what_commands_are_kept_for(
         jump_s = 86_400.0
         journal.save([opened(1)], 2)
         await saved(journal, 2)
-        assert 0 < journal._store.state.uptime_s <= 2 * keeper.UPTIME_S + LONG_S
+        assert 0 < journal._store.state.uptime_s <= 2 * writer.UPTIME_S + LONG_S
     assert read(tmp_path) == [Closed(1), said, opened(1)]
 
 

@@ -1,4 +1,4 @@
-"""The places where the oldest rollouts stand, each by one line.
+"""Where the oldest rollouts stand, each by one line.
 
 One that waits for its model says so in its note; of others the workers say the line.
 """
@@ -24,7 +24,7 @@ YOUNG_S = 0.5
 """Younger rollouts are not asked about: there may be thousands of those a second."""
 
 
-async def places(
+async def standing(
     client: Client, rows: Sequence[RunningRollout], *, most: int, timeout_s: float
 ) -> dict[int, str]:
     """The lines of the first ``most`` of these that have run for a while, and of all that
