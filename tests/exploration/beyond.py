@@ -78,6 +78,8 @@ REASONS: dict[str, str] = {
     "no server reads outcomes from its journal here": "answer-before-read rest-before-safe",
     "who gives up the work of a key asks nothing, and no commands come to a journal here":
         "who-leaves-is-told-that-it-never-ran drop-before-safe",
+    "who leaves by name has asked in the same session only here":
+        "who-leaves-by-name-goes-on-counting",
     "a worker's end comes behind all that it has said here": "last-words-are-thrown-away",
     "the call waits for ever (G9) before a beat comes": "an-announcement-does-not-leave-its-worker",
     "nothing but its own router reaches a worker here": "a-worker-takes-any-incarnation",

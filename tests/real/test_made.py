@@ -157,7 +157,7 @@ async def test_folder_of_a_killed_program_is_gone_once_a_server_without_processe
     tmp_path, monkeypatch
 ):
     """With ``workers=0`` there is no guard that would have it removed."""
-    monkeypatch.setattr(folders, "place", lambda: str(tmp_path))
+    monkeypatch.setattr(folders, "temporary", lambda: str(tmp_path))
     left = tmp_path / (folders.PREFIX + "0" * 16)
     (left / "0").mkdir(parents=True)
     (left / folders.LOCK).touch()

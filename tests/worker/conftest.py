@@ -17,5 +17,5 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for base folders."""
     made = tmp_path / "place"
     made.mkdir()
-    monkeypatch.setattr(folders, "place", lambda: str(made))
+    monkeypatch.setattr(folders, "temporary", lambda: str(made))
     return made

@@ -365,7 +365,10 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "a-waiter-is-counted-twice", "retention-forgets-what-runs", "nothing-is-retained",
     ),
     "keys-other": ("a-key-joins-another-input",),
-    "keys-cancel": ("the-first-who-leaves-cancels", "attaching-counts-as-waiting"),
+    "keys-cancel": (
+        "the-first-who-leaves-cancels", "attaching-counts-as-waiting",
+        "who-leaves-by-name-is-taken-for-all",
+    ),
     "keys-command": (
         "a-command-hits-any-generation", "a-doubled-command-hits-the-next-generation",
         "a-generation-starts-beside-the-last",
