@@ -23,7 +23,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize("name", map(marked, SIZES))
+@pytest.mark.parametrize("name", [marked(name) for name in SIZES])
 def test_configuration_is_exhausted_and_holds(name: str):
     figures = explore(configuration(name))
     assert figures.violations == ()
