@@ -99,7 +99,8 @@ def become(asked: dict[str, Any], *given: int) -> dict[str, Any]:
     for number, copy in zip(numbers, copies, strict=True):
         os.dup2(copy, number)
     close_all_but(*numbers)
-    sys.stdout = os.fdopen(1, "w", closefd=False)  # it may be of another kind than that of before
+    # It may be of another kind than that of before; tests wait for lines in it.
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     if asked["leads"]:
         os.setpgid(0, 0)
     if not asked["calls"]:
