@@ -203,6 +203,14 @@ async def test_door_whose_server_is_gone_tells_its_own():
 # -- labels -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("why", "value"), [("", 0.0), ("No space left on device", 1.0)])
+def test_journal_that_cannot_save_was_in_no_metric(why: str, value: float):
+    stats = ServerStats(status=ServerStatus.READY, journal=why)
+    (metric,) = (each for each in METRICS if each.name == "journal_failed")
+    assert metric.read(ScrapedValues(DOOR, stats)) == [((), value)]
+    assert metric.read(ScrapedValues(DOOR, None)) == []
+
+
 def test_a_slot_has_one_value_whoever_lives_in_it():
     """Each restart of a worker made a new series."""
     workers = [(0, 1, 5), (0, 1, 2), (1, 3, 7), (1, 2, 9), (2, 0, 1), (-1, 0, 1)]

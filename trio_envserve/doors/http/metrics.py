@@ -214,6 +214,10 @@ def _info(seen: ScrapedValues) -> Samples:
     return [] if seen.stats is None else [((seen.stats.environment, seen.stats.epoch), 1.0)]
 
 
+def _journal_failed(seen: ScrapedValues) -> Samples:
+    return [] if seen.stats is None else [((), float(bool(seen.stats.journal)))]
+
+
 def _answers(seen: ScrapedValues) -> Samples:
     return [((str(status),), count) for status, count in sorted(seen.door.answers.items())]
 
@@ -227,6 +231,8 @@ METRICS: Final[tuple[Metric, ...]] = (
            ("environment", "epoch")),
     Metric("server_status", "gauge", "1 for the status that the server has, 0 for the others.",
            _status, ("status",)),
+    Metric("journal_failed", "gauge", "1 while the journal cannot save, else 0. Then nothing new "
+           "begins under a key, and no new outcome of one is told.", _journal_failed),
     _one("gauge", "closing_left_seconds", "Until the next stage of closing at the latest; there "
          "only while the server is stopping.", "stats.closing.left_s"),
     *_rows(ServerStats, _at("stats")),
