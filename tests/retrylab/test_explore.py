@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from trio_envserve.retrylab import (
     explore,
     run,
 )
-from trio_envserve.retrylab.explore import Exploration, Path, walk
+from trio_envserve.retrylab.explore import TOLD_STATES, Exploration, Path, walk
 from trio_envserve.retrylab.failure import explored_failure
 from trio_envserve.retrylab.system import SETTLED
 
@@ -71,6 +72,14 @@ def test_without_faults_one_ask_has_one_order():
     assert (explored.states, explored.depth) == (4, 3)  # it asks, it arrives, it is answered
     assert [ask.request for ask in explored.asks] == ["near#1"]
     assert explored.text().endswith(f"all within 0 faults and the asks {explored.asked()}")
+
+
+def test_search_of_slow_states_was_taken_for_stuck():
+    """It stated its progress every 500 states, and 500 may take a job's limit on a slow machine."""
+    search = Exploration(small(Fault.LOSE, near=Retrying), Bounds(asks=1, faults=1))
+    looked = [explored.looked for explored in search.run()]
+    assert looked[-1] > TOLD_STATES
+    assert max(after - before for before, after in pairwise([0, *looked])) <= 10
 
 
 def test_asks_in_flight_go_in_every_order():

@@ -80,6 +80,10 @@ MOST_WRITES = 3
 MOST_REMEMBERED = 500_000
 """Outcomes of judges that are remembered at a time."""
 
+TOLD_STATES = 10
+"""States between two statements of the progress.  A job whose search states nothing for too long
+counts as stuck, and some states take 0.1 s each."""
+
 WHERE = "a search of every order"
 
 Move: TypeAlias = tuple[Any, ...]
@@ -1286,7 +1290,7 @@ class Exploration:
         self._numbers: dict[Move, int] = {}
 
     def run(self) -> Iterator[Explored]:
-        """Look at states; yields the progress every 500 states and at the end."""
+        """Look at states; yields the progress every :data:`TOLD_STATES` and at the end."""
         began_s = time.monotonic()
         explored = self.explored
         collects = gc.isenabled()
@@ -1294,7 +1298,7 @@ class Exploration:
         try:
             for _ in self._search():
                 explored.looked += 1
-                if explored.looked % 500 == 0:
+                if explored.looked % TOLD_STATES == 0:
                     yield self._since(began_s)
         finally:
             if collects:
