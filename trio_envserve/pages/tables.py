@@ -98,7 +98,7 @@ WORKERS = RecordsTable(
 RECORDS = (
     RecordsTable(
         "hosts", "hosts",
-        ("host", "state", "ready", "slots", "running", "seen_at", "lost_s", "load",
+        ("host", "state", "ready", "slots", "running", "beat_age_s", "lost_s", "load",
          "memory_bytes", "why"),
         ("host", "state", "why"),
     ),
