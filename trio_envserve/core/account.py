@@ -31,8 +31,8 @@ class Usage:
     """The part of the bounds that is taken: by one account, or by all together."""
 
     waiting: int = 0
-    """Places in the queue: works that wait for a worker, and requests that are answered by what
-    ran for another account, or never ran."""
+    """Number of works that wait for a worker, and of requests that are answered by what ran for
+    another account, or never ran."""
     held_bytes: int = 0
     """Bytes of bodies, waiting or held for a further execution, and of what was saved for it."""
     running_count: int = 0
@@ -232,7 +232,7 @@ class Accounts:
     # -- what is counted --------------------------------------------------------
 
     def wait(self, account: Account, change: int) -> None:
-        """Count places in the queue."""
+        """Count what waits in the queue."""
         self.all.waiting += change
         account.waiting += change
 

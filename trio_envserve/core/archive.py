@@ -165,8 +165,8 @@ class LinearHashing:
 
     def find(self, name: bytes) -> Packed | None:
         """The one of this name, as it is packed."""
-        at = hash(name)
-        number, mark = self._number(at), at >> _MARK & 255
+        hashed = hash(name)
+        number, mark = self._number(hashed), hashed >> _MARK & 255
         marks = self._marks[number]
         at = marks.find(mark)
         while at >= 0:

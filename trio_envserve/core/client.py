@@ -40,9 +40,9 @@ call goes back to ``QUEUED`` only if it did not run under its id, or if its sess
 it gets a new id, and its request has the number of executions that may have been started for it,
 so that the server can decide whether it may start again.
 
-A server may go on counting its caller for the work of a key, also after its session is lost
-(:mod:`.work`).  So when the last call that asks for the key is given up, the client leaves by name:
-see :meth:`Calls.leave`.
+A server may go on counting the caller of a call for the work of a key, also after the session is
+lost (:mod:`.work`).  So when the last call that asks for the key is given up, the client leaves by
+name: see :meth:`Calls.leave`.
 
 Every input of a call goes through :meth:`Calls.step`, which looks up :data:`TABLE`.  A cell is one
 short function: it changes the call and returns the actions that follow (:class:`CallAction`).  A
@@ -725,7 +725,7 @@ class Calls:
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
     def ask_no_more(self, call: Call) -> None:
-        """Take the end of a call that asks for a key.  When it was the last one, and one was given
+        """Note the end of a call that asks for a key.  If it was the last one, and one was given
         up, the client leaves."""
         name, stage = call.asks_for, call.stage
         assert name is not None

@@ -92,8 +92,8 @@ HostEffect: TypeAlias = (
     FromHost | Spawn | TellWorker | Kill | AskWorker | SetDeadline | NewGuard | Serve | Report
 )
 """Everything that a host can have done.  A spawn is followed by :meth:`.Host.spawned`, and by
-:meth:`.Host.exited` when the process was reaped, or could not be started; its slot is the index of
-a place on the host, whose earlier worker may still be ending."""
+:meth:`.Host.exited` when the process was reaped, or could not be started; its slot is that
+of the host, whose earlier worker may still be ending."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,7 +102,7 @@ class WorkerLife:
 
     incarnation: Incarnation
     slot: int
-    """Index of its place on the host."""
+    """Index of its slot on the host."""
     pid: int = 0
     hello: bytes = b""
     """Header of its hello; empty until it is ready."""
@@ -480,13 +480,13 @@ class Host:
 
 
 def _checked(item: Item) -> int:
-    """Check an item of the router: returns the place of a worker that is to be started, the number
+    """Check an item of the router: returns the slot of a worker that is to be started, the number
     of a dispatch that is asked for, and 0 for other kinds.  ProtocolError if it is malformed."""
     match item.kind, item.frames:
         case ItemKind.SPAWN, (incarnation, slot) if len(incarnation) == ID_BYTES:
-            slot = bytes(slot)
-            if slot.isdigit() and len(slot) < 7:
-                return int(slot)
+            digits = bytes(slot)
+            if digits.isdigit() and len(digits) < 7:
+                return int(digits)
         case ItemKind.ASK, (number, request) if len(request) <= REQUEST_BYTES:
             digits = bytes(number)
             if digits.isdigit() and len(digits) < 20 and is_uint(int(digits)):

@@ -110,7 +110,7 @@ class LeftLife(NamedTuple):
     """Numbers of the dispatches to it."""
     running: Ranges
     slot: int
-    """Index of its place on the host."""
+    """Index of its slot on the host."""
 
 
 def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
@@ -136,8 +136,8 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
 
 
 def on_slots(lives: Sequence[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
-    """Each surviving worker with its place on the host, and whether it is to end because no place
-    is left, or a later worker was started in its own: the last worker of each place keeps that if
+    """Each surviving worker with its slot on the host, and whether it is to end because no slot
+    is left, or a later worker was started in its own: the last worker of each slot keeps that if
     it is free.  Workers with more executions come first.  ``lives``: in the order of their
     starts."""
     free, last = set(range(count)), {life.slot: life.worker for life in lives}

@@ -109,7 +109,7 @@ class RemoteHost:
     slots: list[Slot] = dataclasses.field(default_factory=list)
     """Its slots of the pool; empty while it has none."""
     host_slots: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Place on the host of each of its slots, by the slot's index in the pool."""
+    """Index on the host of each of its slots, by the slot's index in the pool."""
     part: Part | None = None
     """Its slots as a part of the pool, if the number of its workers changes with the work."""
     workers: dict[bytes, int] = dataclasses.field(default_factory=dict)
@@ -197,8 +197,8 @@ class RemoteHost:
         return to_frames(self.outbox.membership, 0, [Item(ItemKind.ASK, ask.worker, frames)])
 
     def take_back(self, life: LeftLife, host_slot: int, pool: Pool, *, is_to_end: bool) -> int:
-        """Enter a worker of an earlier membership that lives on in this place; returns the index of
-        its slot."""
+        """Enter a worker of an earlier membership that lives on in this slot of the host; returns
+        the index of that in the pool."""
         slot = self.slots[host_slot]
         self.workers[life.worker] = 0
         if not life.hello:

@@ -84,7 +84,7 @@ BROKEN_CHARACTERS = 4_000
 """Most characters of a traceback that clients are told; the log has all of it."""
 
 NO_SLOT = "its host has no slot for it"
-"""Reason of the end of a worker that lives on at a host where another has its place."""
+"""Reason of the end of a worker that lives on at a host where another has its slot."""
 
 NOT_NEEDED = "fewer workers are enough"
 """Reason of a retirement that :data:`LifeInput.RECALL` takes back; see :mod:`.pool`."""

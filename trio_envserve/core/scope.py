@@ -321,10 +321,10 @@ class Resources:
         self.all[resource.name] = resource
         self.of[resource.request.session] += 1
 
-    def stated(self, worker: Holder, stated: ResourceStated, now_s: float) -> None:
+    def stated(self, worker: Holder, statement: ResourceStated, now_s: float) -> None:
         """Take in a holder's statement about its resource, and answer.  ProtocolError if no worker
         of this project would state it."""
-        name, state, handle, why, turn = stated
+        name, state, handle, why, turn = statement
         if not ResourceState.CREATED <= state <= ResourceState.GONE or len(handle) > HANDLE_BYTES:
             raise ProtocolError(f"state {state} of a resource, with {len(handle)} bytes of handle")
         answer = ResourceAnswer(name, state, "", None, turn)

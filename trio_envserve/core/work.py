@@ -339,7 +339,8 @@ class Told(NamedTuple):
 
 
 class ToldByRouter(NamedTuple):
-    """A ticket is told what the router says itself: of a command, or why there is no outcome."""
+    """A ticket is told what the router makes up: the answer to a command, or why there is no
+    outcome."""
 
     ticket: Ticket
     outcome: Outcomes

@@ -29,4 +29,4 @@ class WorkerServices:
     """Waits for a permit."""
     made: RolloutMaker
     resources: Callable[[], ResourceOpener]
-    """The keeper of the rollout's resources; in any thread, and not work for the loop."""
+    """The opener of the rollout's resources; in any thread, and not work for the loop."""

@@ -294,7 +294,7 @@ class ToolLoop:
         if not hasattr(self._made, "next_message"):
             return None
         method = functools.partial(self._made.next_message, encodable(completion.text))
-        return await self._value(method, _spoken)
+        return await self._value(method, _content)
 
     async def _answer(self, calls: Sequence[ToolCall]) -> None:
         """Call the tools of one answer, one after the other, and tell the results."""
@@ -413,7 +413,7 @@ def _call_of(made: Any, method: Any, limits: ApartLimits) -> ApartCall:
             setattr(made, name, each)
 
 
-def _spoken(value: Any) -> Any:
+def _content(value: Any) -> Any:
     return None if value is None else content_of(value)
 
 

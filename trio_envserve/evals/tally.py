@@ -244,7 +244,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _rounded(value: float | None) -> float | None:
-    """A figure with nine digits: behind the point, or of a small one all that are not 0."""
+    """A figure rounded to nine digits behind the point; below 1, to nine significant ones."""
     if value is None or not math.isfinite(value):
         return None
     return round(value, 9) if abs(value) >= 1 else float(f"{value:.9g}")

@@ -109,16 +109,16 @@ class ServerCurve:
         Args:
             folder: Its path.
         """
-        origin = Path(folder)
-        if not os.path.lexists(origin / SERVER_FILE):
+        path = Path(folder)
+        if not os.path.lexists(path / SERVER_FILE):
             raise ConfigError(
-                f"{origin / SERVER_FILE}: No such file or directory; `trio-envserve curve new "
-                f"{origin} NAME` makes it"
+                f"{path / SERVER_FILE}: No such file or directory; `trio-envserve curve new "
+                f"{path} NAME` makes it"
             )
-        read = read_secret_file(origin / SERVER_FILE)
+        read = read_secret_file(path / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))
-        clients, faults = read_clients(origin / CLIENTS)
-        return cls(keys, clients, origin, faults)
+        clients, faults = read_clients(path / CLIENTS)
+        return cls(keys, clients, path, faults)
 
 
 def read_clients(folder: Path) -> tuple[dict[str, ClientRight], dict[str, str]]:

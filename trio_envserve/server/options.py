@@ -35,6 +35,7 @@ _BY_NAME: Final = {"args", "limits"}
 """Tables of a file that what is given beside it replaces name by name."""
 
 _RUN: Final = "environment", "worker_command"
+"""Options that say what the workers run."""
 
 _LIMITS = {"limits": ServerLimits, "keys": KeyLimits, "wire": WireLimits}
 

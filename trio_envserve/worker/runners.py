@@ -458,7 +458,7 @@ class _Job:
         return rollout if saved is None else resumed(rollout, saved)
 
     def _opener(self, carrier: WorkCarrier) -> CarriedResources:
-        """Keeper of the resources of a rollout; in any thread."""
+        """Opener of the resources of a rollout; in any thread."""
         if self.resources is None:
             number = self._permits.number
             made = ExecutionResources(self._runner.resources, number, self._request_id)

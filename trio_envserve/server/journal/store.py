@@ -106,7 +106,7 @@ class Store:
         """The state after the last commit."""
         (self._schema,) = connection.execute("PRAGMA user_version").fetchone()
         self._files = {name: _identity(folder / name) for name in (DATABASE, LOG)}
-        """Places of the database and of its log on the disk; None: not known yet."""
+        """Identity of the database and of its log; None: not known yet."""
         noted = read_safe(folder)
         self._name = noted.journal if noted else ""
         self._noted = [folder, *beside(folder)]
@@ -232,8 +232,8 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
     opened: dict[int, tuple[int, Opened]] = {}
     for record in records:
         if isinstance(record, Started) and record.number in opened:
-            known, earlier = opened.pop(record.number)
-            rows[known] = Opened._make((
+            index, earlier = opened.pop(record.number)
+            rows[index] = Opened._make((
                 *earlier[:5], earlier.allowance - 1, earlier.earlier + 1, earlier.caller,
                 earlier.body, record.incarnation, record.dispatch, earlier.execution_s,
                 earlier.grace_s,
