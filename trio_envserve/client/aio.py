@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, final
 
-from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
+from ..core.errors import ConfigError, NeverStarted, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
 from ..core.values import EncodingError, NotHere
 from ..near import with_near_names
@@ -32,7 +32,7 @@ from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
 from .options import Asked, CallOptions, Encoded, checked, several
-from .outcome import Outcome
+from .outcome import Outcome, not_encodable
 from .shell import AT_ONCE, Arrays, Client, check_in_flight
 from .thread import ClientThread, ThreadJob, call, documented_as, encode
 from .thread import counters as counters_of
@@ -94,7 +94,7 @@ class AsyncioClient:
         try:
             return await self._run(call(await self._encoded(asked)))
         except EncodingError as error:
-            return Outcome.failed(NotEncodable(str(error), path=error.path))
+            return Outcome.failed(not_encodable(error))
         except ServerNotReady:
             return Outcome.failed(NeverStarted("the client was closed"))
 
@@ -231,7 +231,7 @@ class AsyncioOutcomes(AsyncIterator[tuple[int, Outcome]]):
         try:
             encoded = asked.at_once(self._client._thread.wire)
         except EncodingError as error:
-            self._ready.append((index, Outcome.failed(NotEncodable(str(error), path=error.path))))
+            self._ready.append((index, Outcome.failed(not_encodable(error))))
             return
         if encoded is not None:
             job = self._calls[index] = self._client._job(take)

@@ -6,9 +6,17 @@ import dataclasses
 from typing import Any
 
 from ..core.endings import RAISED
-from ..core.errors import CallError, ErrorInfo, MayHaveRun, RolloutFailed, error_from_info
+from ..core.errors import (
+    CallError,
+    ErrorInfo,
+    MayHaveRun,
+    NotEncodable,
+    RolloutFailed,
+    error_from_info,
+)
 from ..core.messages import is_seconds
 from ..core.terms import Verdict
+from ..core.values import EncodingError
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +77,8 @@ class Outcome:
             retry_after_s=again_s if is_seconds(again_s) else None,
         )  # fmt: skip
         return dataclasses.replace(whole, value=None, error=error_from_info(info))
+
+
+def not_encodable(error: EncodingError) -> NotEncodable:
+    """The error of a call whose input has no encoding."""
+    return NotEncodable(str(error), path=error.path)

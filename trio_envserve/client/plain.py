@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, final
 
-from ..core.errors import NeverStarted, NotEncodable, ServerNotReady
+from ..core.errors import NeverStarted, ServerNotReady
 from ..core.limits import ClientLimits, WireLimits
 from ..core.values import EncodingError
 from ..near import with_near_names
@@ -25,7 +25,7 @@ from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
 from .opening import open_client, wire_of
 from .options import Asked, CallOptions, checked, several
-from .outcome import Outcome
+from .outcome import Outcome, not_encodable
 from .shell import Arrays, Client, check_in_flight
 from .thread import ClientThread, ThreadJob, call, documented_as
 from .thread import counters as counters_of
@@ -118,7 +118,7 @@ class PlainClient:
         try:
             return self._run(call(asked.encode(self._thread.wire)))
         except EncodingError as error:
-            return Outcome.failed(NotEncodable(str(error), path=error.path))
+            return Outcome.failed(not_encodable(error))
         except ServerNotReady:
             return Outcome.failed(NeverStarted("the client was closed"))
 
@@ -228,7 +228,7 @@ class PlainOutcomes(Iterator[tuple[int, Outcome]]):
             try:
                 encoded = asked.encode(self._thread.wire)
             except EncodingError as error:
-                outcome = Outcome.failed(NotEncodable(str(error), path=error.path))
+                outcome = Outcome.failed(not_encodable(error))
                 self._ready.put((index, outcome, None))
             else:
                 self._thread.run(job, call(encoded))

@@ -28,7 +28,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -41,11 +40,10 @@ from typing import Any, Literal, TypeVar, Unpack, final
 import trio
 
 from ..core import values
-from ..core.client import Answer, CallKey, Fail
+from ..core.client import CallKey, Fail
 from ..core.errors import (
     CallError,
     EnvironmentBroken,
-    NotEncodable,
     OutcomeNotDecodable,
     ProtocolError,
     ServerNotReady,
@@ -72,7 +70,7 @@ from .options import (
     seconds,
     several,
 )
-from .outcome import Outcome
+from .outcome import Outcome, not_encodable
 
 Arrays = Literal["auto", "numpy", "torch"]
 """The type of arrays in outcomes: numpy's or torch's, whatever was sent; with ``auto`` numpy's if
@@ -106,12 +104,12 @@ class KeyEnded:
 
 @final
 class _DecodedOnce:
-    """The value or error of a large answer for which several callers may wait."""
+    """The outcome of a large answer for which several callers may wait."""
 
     def __init__(self) -> None:
         self.callers = 0
         self.lock = trio.Lock()
-        self.found: tuple[Any, CallError | None] | None = None
+        self.outcome: Outcome | None = None
 
 
 @final
@@ -181,40 +179,22 @@ class Client:
         )  # fmt: skip
         return await self._run(asked)
 
-    def _run(
-        self, asked: Asked, on_delta: OnDelta | None = None, on_note: OnNote | None = None
-    ) -> Coroutine[Any, Any, Outcome]:
-        """The awaitable of :meth:`outcome`.  No coroutine: each that a caller waits in
-        is run through whenever it goes to sleep and wakes up."""
-        try:
-            encoded = asked.at_once(self._wire)
-        except values.EncodingError as error:
-            return _not_encoded(error)
-        if encoded is None:
-            return self._run_large(asked, on_delta, on_note)
-        return self._run_encoded(encoded, on_delta, on_note)
-
-    async def _run_large(
+    async def _run(
         self, asked: Asked, on_delta: OnDelta | None = None, on_note: OnNote | None = None,
-        hold: Hold | None = None,
+        hold: Hold | None = None, *, is_large: bool = False,
     ) -> Outcome:  # fmt: skip
-        """Encode a large input in a thread, and run it."""
+        """The outcome of a call.  ``is_large``: its input is known to take long to encode."""
         try:
-            encoded = await self._encode_large(asked)
+            encoded = await self._encode(asked, is_large=is_large)
         except values.EncodingError as error:
-            return await _not_encoded(error)
+            return Outcome.failed(not_encodable(error))
         await trio.lowlevel.checkpoint_if_cancelled()  # a shared call would go on
         return await self._run_encoded(encoded, on_delta, on_note, hold)
 
-    async def _encode(self, asked: Asked) -> Encoded:
-        """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
-        try:
-            return asked.at_once(self._wire) or await self._encode_large(asked)
-        except values.EncodingError as error:
-            raise _not_encodable(error) from None
-
-    async def _encode_large(self, asked: Asked) -> Encoded:
-        """Encode a call's input in a thread."""
+    async def _encode(self, asked: Asked, *, is_large: bool = False) -> Encoded:
+        """Encode a call's input, in a thread if that takes long.  Raises EncodingError."""
+        if not is_large and (encoded := asked.at_once(self._wire)) is not None:
+            return encoded
         try:
             return await self._threads.run(lambda pause: asked.encode(self._wire, pause))
         except values.NotHere:  # the input's own code, which belongs to this thread
@@ -228,11 +208,11 @@ class Client:
         began_s = trio.current_time()
         body, terms = encoded
         ended = await self._call(body, began_s, terms, on_delta, on_note, hold)
-        now_s = trio.current_time()
+        took_s = trio.current_time() - began_s
         try:
-            return self._outcome_at_once(ended, began_s, now_s)
+            return self._outcome_at_once(ended, took_s)
         except values.TooMuchWork:
-            return await self._outcome_large(ended, began_s, now_s)
+            return await self._outcome_large(ended, took_s)
 
     async def _call(
         self, body: SentBody, now_s: float, terms: Terms, on_delta: OnDelta | None = None,
@@ -274,10 +254,10 @@ class Client:
             raise
         return box[0]
 
-    def _outcome_at_once(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
+    def _outcome_at_once(self, ended: Ended, took_s: float) -> Outcome:
         """The caller's outcome.  Raises TooMuchWork if that takes long; it is not received then."""
         try:
-            outcome = self._read(ended, now_s - began_s, at_once=True)
+            outcome = self._read(ended, took_s, at_once=True)
         except values.TooMuchWork:
             raise
         except BaseException:
@@ -286,16 +266,35 @@ class Client:
         self._driver.received(ended)
         return outcome
 
-    def _read(self, ended: Ended, took_s: float, *, at_once: bool) -> Outcome:
-        """The outcome of a call that has ended.  With ``at_once``, raises TooMuchWork if that takes
-        long."""
+    async def _outcome_large(self, ended: Ended, took_s: float) -> Outcome:
+        """The caller's outcome of a large answer, which is decoded in a thread, and once for all
+        callers of a shared call."""
+        once = self._decoding.setdefault(ended.call, _DecodedOnce())
+        once.callers += 1
+        try:
+            async with once.lock:
+                if once.outcome is None:
+                    once.outcome = await self._threads.run(
+                        lambda pause: self._read(ended, took_s, pause=pause)
+                    )
+        finally:
+            # Also when this task is cancelled or interrupted: nobody else takes the answer.
+            self._driver.received(ended)
+            once.callers -= 1
+            if not once.callers:
+                del self._decoding[ended.call]
+        return dataclasses.replace(once.outcome, took_s=took_s)
+
+    def _read(self, ended: Ended, took_s: float, **how: Any) -> Outcome:
+        """The outcome of a call that has ended.  ``how``: options of :func:`.values.decode`; with
+        ``at_once``, raises TooMuchWork if that takes long."""
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
         error: CallError | None = None
         value: Any = None
         try:
             if ended.error is None:
-                value = self._decode(ended.body, at_once=at_once)
+                value = self._decode(ended.body, **how)
             else:
                 error = error_from_info(ended.error)
         except values.TooMuchWork:
@@ -303,32 +302,10 @@ class Client:
         except Exception as problem:
             # Whatever went wrong (memory, say), the caller gets what there is.
             error = _not_decodable(problem, ended.body)
-        return _outcome_of(ended, value, error, took_s)
-
-    async def _outcome_large(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The caller's outcome of a large answer, which is decoded in a thread, and once for all
-        callers of a shared call."""
-        assert not isinstance(ended, Fail)
-        once = self._decoding.setdefault(ended.call, _DecodedOnce())
-        once.callers += 1
-        try:
-            async with once.lock:
-                if once.found is None:
-                    once.found = await self._decode_large(ended.body)
-        finally:
-            # Also when this task is cancelled or interrupted: nobody else takes the answer.
-            self._driver.received(ended)
-            once.callers -= 1
-            if not once.callers:
-                del self._decoding[ended.call]
-        value, error = once.found
-        return _outcome_of(ended, value, error, now_s - began_s)
-
-    async def _decode_large(self, body: Body) -> tuple[Any, CallError | None]:
-        try:
-            return await self._threads.run(lambda pause: self._decode(body, pause=pause)), None
-        except Exception as problem:  # it is what the caller gets, as above
-            return None, _not_decodable(problem, body)
+        return Outcome(
+            value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
+            executions=ended.executions, took_s=took_s,
+        )  # fmt: skip
 
     def _decode(self, body: Body, **how: Any) -> object:
         return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)
@@ -539,7 +516,10 @@ class Client:
 async def encode(client: Client, asked: Asked) -> Encoded:
     """The request as it goes to the server, for doors, which let their callers' values go
     while they wait.  Raises NotEncodable."""
-    return await client._encode(asked)
+    try:
+        return await client._encode(asked)
+    except values.EncodingError as error:
+        raise not_encodable(error) from None
 
 
 async def run_encoded(client: Client, encoded: Encoded, hold: Hold | None = None) -> Outcome:
@@ -588,21 +568,6 @@ def _ended(outcome: Outcome) -> KeyEnded:
     record = outcome.unwrap()
     finished = record.get("finished", False)
     return KeyEnded(record["generation"] is not None or finished, record["started"], finished)
-
-
-def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:
-    return Outcome(
-        value=value, error=error, worker=answer.worker, duration_s=answer.duration_s,
-        executions=answer.executions, took_s=took_s,
-    )  # fmt: skip
-
-
-async def _not_encoded(error: values.EncodingError) -> Outcome:
-    return Outcome.failed(_not_encodable(error))
-
-
-def _not_encodable(error: values.EncodingError) -> NotEncodable:
-    return NotEncodable(str(error), path=error.path)
 
 
 def _not_decodable(problem: Exception, body: Body) -> OutcomeNotDecodable:
@@ -693,10 +658,11 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         try:
             encoded = asked.at_once(self._client._wire)
         except values.EncodingError as error:
-            self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
+            self._put(index, Outcome.failed(not_encodable(error)))
             return
         if encoded is None:
-            self._start(index, partial(self._client._run_large, on_note=on_note, hold=hold), asked)
+            run = partial(self._client._run, on_note=on_note, hold=hold, is_large=True)
+            self._start(index, run, asked)
             return
         now_s, (body, terms) = trio.current_time(), encoded
         if hold is None:
@@ -779,12 +745,12 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         while self._ended and len(self._ahead) < DECODED_AHEAD:
             ended = self._ended.popleft()
             index, began_s = self._under_way.pop(ended.call)
-            now_s = trio.current_time()
+            took_s = trio.current_time() - began_s
             try:
-                return index, self._client._outcome_at_once(ended, began_s, now_s)
+                return index, self._client._outcome_at_once(ended, took_s)
             except values.TooMuchWork:
                 self._ahead[index] = ended, began_s
-                self._start(index, self._client._outcome_large, ended, began_s, now_s)
+                self._start(index, self._client._outcome_large, ended, took_s)
         return None
 
     def _close(self) -> None:
@@ -813,7 +779,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
                 index, began_s = self._under_way[ended.call]
                 left.append((index, ended, began_s))
             for index, ended, began_s in left:
-                outcome = self._client._read(ended, self._closed_s - began_s, at_once=False)
+                outcome = self._client._read(ended, self._closed_s - began_s)
                 found.append((index, outcome))
             self._arrived = found
             self._ready.clear()
