@@ -17,7 +17,7 @@ from typing import Any
 
 from trio_envserve.core import messages
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName
-from trio_envserve.core.requests import RequestContent, RetainedOutcome
+from trio_envserve.core.requests import RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.work import Ticket, Work, WorkInput, Works, WorkState
 
@@ -61,8 +61,8 @@ def _opened(works: Works, sequence: int, *, rerun: bool) -> Work:
     session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
     asked = Keyed(KeyAct.ASK, NAME)
-    ask = RequestContent(b"d" * 32, b"body", rerun, 4, asked)
-    assert works.request(session, sequence, ask, b"route") is not None
+    ask = messages.Request(session.id, sequence, b"d" * 32, rerun, 4, None)
+    assert works.request(session, ask, b"body", asked, b"route") is not None
     return works.open[NAME]
 
 
@@ -72,9 +72,9 @@ def _give(works: Works, work: Work | None, given: WorkInput) -> None:
     session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
     another = Ticket(session, 9, b"d" * 32, 4, Keyed(KeyAct.ASK, NAME))
-    ask = RequestContent(b"d" * 32, b"body", None, 4, another.key)
+    ask = messages.Request(session.id, 9, b"d" * 32, None, 4, None)
     if given in (WorkInput.ASK, WorkInput.CLASH, WorkInput.ATTACH):
-        arg: Any = (another, ask)
+        arg: Any = (another, ask, b"body")
     elif given in (WorkInput.LEAVE, WorkInput.LOSE):
         arg = ticket
     elif given is WorkInput.QUIT:

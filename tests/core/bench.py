@@ -11,7 +11,7 @@ from trio_envserve.core.executions import Execution
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.requests import RequestContent, RetainedOutcome
+from trio_envserve.core.requests import RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.sessions import Session
@@ -129,8 +129,11 @@ class Bench:
         if digest is None:
             digest = input_digest(body, rerun)
         key = None if name is None else Keyed(act, name, tag)
-        ask = RequestContent(digest, body, rerun, allowance, key, earlier=earlier)
-        self.works.request(self.session(number), sequence, ask, self.session(number).route)
+        session = self.session(number)
+        request = messages.Request(
+            session.id, sequence, digest, rerun, allowance, None, earlier=earlier
+        )
+        self.works.request(session, request, body, key, session.route)
         return self.turn()
 
     def attach(self, number: int, name: KeyName = NAME, sequence: int = 0) -> list[Told]:

@@ -39,7 +39,7 @@ from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.requests import RequestContent, RetainedOutcome
+from trio_envserve.core.requests import RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import (
     AskWorker,
@@ -145,15 +145,6 @@ def named(number: int) -> KeyName:
 def body_of_weight(weight: int) -> bytes:
     """A short body whose header says that its value costs so much."""
     return COST_HEADER + written_head(0, BYTE_COST * weight) + b"\x01"
-
-
-def ask(
-    body: bytes = b"body", *, digest: int | None = None, rerun: bool | None = None,
-    allowance: int = 1,
-) -> RequestContent:  # fmt: skip
-    """A request's content; equal bodies have equal digests unless one is given."""
-    number = int.from_bytes(body[-8:], "big") if digest is None else digest
-    return RequestContent(identifier(number), body, rerun, allowance)
 
 
 def error_body(code: str = "rollout-failed", message: str = "why") -> bytes:

@@ -41,9 +41,9 @@ def duplicate() -> None:
     setattr(Works, "request", never_seen)  # noqa: B010  # its own class, to break it
 
 
-def never_seen(works: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
+def never_seen(works: Any, session: Any, ask: Any, *rest: Any) -> Any:
     """Forget the ticket, and whatever runs or is kept for it, and enter it anew."""
-    ticket = session.tickets.get(sequence)
+    ticket = session.tickets.get(ask.sequence)
     work = None if ticket is None else ticket.work
     if ticket is not None and (ticket.kept is not None or (work and work.execution is not None)):
         if work is not None:
@@ -51,7 +51,7 @@ def never_seen(works: Any, session: Any, sequence: int, ask: Any, asker: Any) ->
             works.accounts.run(work.account, -1)
             works._drop_body(work)
         works._forget(ticket)
-    return ENTER(works, session, sequence, ask, asker)
+    return ENTER(works, session, ask, *rest)
 
 
 ENTER: Final = Works.request

@@ -68,13 +68,13 @@ def test_no_seed_violates_a_guarantee_drawn_in_both_ways():
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    ask = Works.request
+    request = Works.request
 
-    def forgets(works: Works, session: Any, sequence: int, *rest: Any) -> Any:
-        if sequence in session.tickets:
-            works.refuse(session, sequence, Refusal.SPENT, rest[-1])
+    def forgets(works: Works, session: Any, ask: Any, *rest: Any) -> Any:
+        if ask.sequence in session.tickets:
+            works.refuse(session, ask.sequence, Refusal.SPENT, rest[-1])
             return None
-        return ask(works, session, sequence, *rest)
+        return request(works, session, ask, *rest)
 
     monkeypatch.setattr(Works, "request", forgets)
     assert run(1, harsh=True).violations[0].guarantee == "G6"

@@ -1,4 +1,4 @@
-"""Records of requests: what one asks for, and what it comes to.
+"""Records of requests: what one may start, and what it comes to.
 
 Plain state, no decisions: those are the cells of the table in :mod:`.work`.
 """
@@ -11,35 +11,11 @@ from typing import Any, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
-from .key_records import Keyed
 from .messages import Outcome
 from .terms import Body, weight
 
 Suspicion: TypeAlias = "tuple[bytes, int]"
 """A worker that died, and how many executions it had then: any of them may be why."""
-
-
-@dataclasses.dataclass(slots=True)
-class RequestContent:
-    """The content of a request besides its id; the same in each transmission."""
-
-    digest: bytes
-    body: Body
-    rerun: bool | None
-    """Consent to a further execution after proof of death; None: as the
-    environment declares (:attr:`.Works.declared_rerun`)."""
-    allowance: int
-    """Most executions that may be started for it, in all its sessions."""
-    key: Keyed | None = None
-    """Question about a key, if the request names one."""
-    traceparent: str | None = None
-    """The caller's span.  Another one is no conflict: the first is passed on."""
-    execution_s: float | None = None
-    """Longest time of each execution by its caller, in seconds; None: none is set."""
-    grace_s: float | None = None
-    """End of each limit in which its rollout is late, in seconds; None: there is none."""
-    earlier: int | None = None
-    """Executions that lost sessions may have started, if it is issued again."""
 
 
 def grant(allowance: int) -> int:

@@ -43,7 +43,6 @@ from .messages import ForeignVersion
 from .pool import Elastic, LifeInput, Need, Pool
 from .queries import KeyPages, RunningPages, Stacks
 from .ranges import Ranges
-from .requests import RequestContent
 from .rights import Rights
 from .router_effects import (
     ClosingOver,
@@ -608,7 +607,6 @@ class Router:
         session = self._session(route, request.session)
         if session is None:
             return
-        sequence = request.sequence
         try:
             key = keyed_of(*request[8:12])
             size_bytes = weight(body)
@@ -616,13 +614,9 @@ class Router:
                 text = f"a body of {size_bytes} bytes, an allowance of {request.allowance}"
                 raise ProtocolError(text)
         except ProtocolError as error:
-            self.works.refuse(session, sequence, Refusal.REFUSED, route, text=str(error))
+            self.works.refuse(session, request.sequence, Refusal.REFUSED, route, text=str(error))
             return
-        ask = RequestContent(
-            request.digest, body, request.rerun, request.allowance, key, request.traceparent,
-            request.execution_s, request.grace_s, request.earlier,
-        )  # fmt: skip
-        ticket = self.works.request(session, sequence, ask, route)
+        ticket = self.works.request(session, request, body, key, route)
         if ticket is not None and ticket.kept is None and request.deadline_s is not None:
             self._expire_at(now_s + request.deadline_s, ticket)
             if key is None and ticket.work is not None:  # else it ends the wait, not the work

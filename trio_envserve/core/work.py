@@ -60,9 +60,9 @@ from .journal import (
 )
 from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
-from .messages import SESSION_FULL, Outcome
+from .messages import SESSION_FULL, Outcome, Request
 from .ranges import Ranges
-from .requests import RequestContent, RetainedOutcome, Suspicion, grant
+from .requests import RetainedOutcome, Suspicion, grant
 from .router_effects import Load, ToClient
 from .scheduler import Scheduler
 from .scope import ToHolder
@@ -327,6 +327,9 @@ class Work:
             self.timed = None
 
 
+Asking: TypeAlias = "tuple[Ticket, Request, Body]"
+"""A request about a key that was not seen before: its ticket, its header and its body."""
+
 Outcomes: TypeAlias = Callable[[Any], RetainedOutcome]
 """The outcome that the router gives to a work, or a ticket."""
 
@@ -480,15 +483,17 @@ class Works:
     # -- requests of clients ------------------------------------------------------------
 
     def request(
-        self, session: Session[Ticket], sequence: int, ask: RequestContent, asker: Route
+        self, session: Session[Ticket], ask: Request, body: Body, key: Keyed | None, asker: Route
     ) -> Ticket | None:
-        """A transmission of a request.  Returns the ticket if this one has entered it."""
+        """A transmission of a request, with its question about a key if it names one.  Returns
+        the ticket if this one has entered it."""
         self.counters.requests += 1
+        sequence = ask.sequence
         ticket = session.tickets.get(sequence)
         if ticket is not None:
             # The digest of a request with a key is that of the input only.
-            same = ticket.digest == ask.digest and ticket.body_bytes == len(ask.body)
-            if not (same and ticket.key == ask.key):
+            same = ticket.digest == ask.digest and ticket.body_bytes == len(body)
+            if not (same and ticket.key == key):
                 self.counters.conflicts += 1
                 self.refuse(session, sequence, Refusal.CONFLICT, asker)
             elif ticket.kept is None:
@@ -505,14 +510,14 @@ class Works:
             self.counters.refused_for_now += 1
             self.refuse(session, sequence, Refusal.WINDOW, asker)
             return None
-        body_weight = weight(ask.body)
+        body_weight = weight(body)
         if not self.accounts.may_wait(session.account, body_weight):
             self.counters.refused_for_now += 1
             self.refuse(session, sequence, Refusal.FULL, asker)
             return None
-        ticket = Ticket(session, sequence, ask.digest, len(ask.body), ask.key)
-        if ask.key is not None:
-            return self._ask_key(ticket, ask.key, ask)
+        ticket = Ticket(session, sequence, ask.digest, len(body), key)
+        if key is not None:
+            return self._ask_key(ticket, key, ask, body)
         if ask.earlier is not None and (why := self._why_not_again(ask)):
             self.refuse(session, sequence, why, asker)
             return None
@@ -520,14 +525,14 @@ class Works:
         work = Work(
             session.account, sequence, None, ask.digest, ask.rerun,
             min(grant(ask.allowance - (ask.earlier or 0)), self.limits.max_executions),
-            ask.body, len(ask.body), ask.traceparent, ask.execution_s, ask.grace_s,
+            body, len(body), ask.traceparent, ask.execution_s, ask.grace_s,
             tickets=(ticket,), weight=body_weight,
         )  # fmt: skip
         ticket.work = work
         self.enter(work)
         return ticket
 
-    def _why_not_again(self, ask: RequestContent) -> Refusal | None:
+    def _why_not_again(self, ask: Request) -> Refusal | None:
         """Why what a lost session may have started may not be started here; None if it may.  That
         needs consent and allowance (G2)."""
         assert ask.earlier is not None
@@ -564,7 +569,7 @@ class Works:
 
     # -- requests with keys ------------------------------------------------------------
 
-    def _ask_key(self, ticket: Ticket, asked: Keyed, ask: RequestContent) -> Ticket | None:
+    def _ask_key(self, ticket: Ticket, asked: Keyed, ask: Request, body: Body) -> Ticket | None:
         """A request that names a key: a ticket of its work, or a command by name."""
         session, sequence = ticket.session, ticket.sequence
         work: Work | None = None
@@ -572,7 +577,7 @@ class Works:
             self._check(asked, ask.digest)
             work, refusal = self._find(asked)
             if refusal is None:
-                refusal = self._ask_work(ticket, asked, ask, work)
+                refusal = self._ask_work(ticket, asked, ask, body, work)
         except ProtocolError as error:  # what cannot be a key
             self.refuse(session, sequence, Refusal.REFUSED, text=str(error))
             return None
@@ -585,24 +590,25 @@ class Works:
         return None
 
     def _ask_work(
-        self, ticket: Ticket, asked: Keyed, ask: RequestContent, work: Work | None
+        self, ticket: Ticket, asked: Keyed, ask: Request, body: Body, work: Work | None
     ) -> Refusal | None:
         """Why the ticket was not admitted; None if it was."""
         if self.journal.on and not self._may_be_saved(asked, work):
             return Refusal.UNSAVED
         refusal: Refusal | None
+        asking = ticket, ask, body
         if asked.act is KeyAct.ASK:
             if work is None:
-                refusal = self._may_open(asked, ask) or self.step(None, _I.ASK, (ticket, ask))
+                refusal = self._may_open(asked, ask, body) or self.step(None, _I.ASK, asking)
                 return refusal
             same = (work.digest, work.body_bytes, work.rerun) == (
-                ask.digest, len(ask.body), ask.rerun,
+                ask.digest, len(body), ask.rerun,
             )  # fmt: skip
-            refusal = self.step(work, _I.ASK if same else _I.CLASH, (ticket, ask))
+            refusal = self.step(work, _I.ASK if same else _I.CLASH, asking)
             return refusal
         if asked.act is KeyAct.ATTACH:
             ticket.counts = False
-            refusal = self.step(work, _I.ATTACH, (ticket, ask))
+            refusal = self.step(work, _I.ATTACH, asking)
             return refusal
         return self._command(ticket, asked, work, is_again=ask.earlier is not None)
 
@@ -633,11 +639,11 @@ class Works:
         assert fields is not None
         return self._wake(fields), None
 
-    def _may_open(self, asked: Keyed, ask: RequestContent) -> Refusal | None:
+    def _may_open(self, asked: Keyed, ask: Request, body: Body) -> Refusal | None:
         """Why a work of this name may not begin; None if it may."""
         if self.journal.failed:
             return Refusal.UNSAVED
-        if not self.accounts.may_work(asked.name.namespace, weight(ask.body)):
+        if not self.accounts.may_work(asked.name.namespace, weight(body)):
             return Refusal.KEY_QUEUE_FULL
         why = None if ask.earlier is None else self._why_not_again(ask)
         return Refusal.UNKNOWN_KEY if why in (Refusal.NO_CONSENT, Refusal.NONE_LEFT) else why
@@ -660,13 +666,13 @@ class Works:
 
     # -- cells: tickets ---------------------------------------------------------------
 
-    def _open(self, work: None, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
-        ticket, ask = arg
+    def _open(self, work: None, arg: Asking) -> Refusal | None:
+        ticket, ask, body = arg
         asked = ticket.key
         assert asked is not None
         name, earlier = asked.name, ask.earlier or 0
         held = name in self.ending
-        body_weight = weight(ask.body)
+        body_weight = weight(body)
         own_bytes = name.size_bytes + (body_weight if held else 0)
         if not self.accounts.may_open(name.namespace, own_bytes):
             return Refusal.KEYS_FULL
@@ -675,12 +681,12 @@ class Works:
         allowance = min(ask.allowance - earlier, self.limits.max_executions)
         opened = Work(
             account, number, name, ask.digest, ask.rerun, allowance,
-            ask.body, len(ask.body), ask.traceparent, ask.execution_s, ask.grace_s, _W.HELD,
+            body, len(body), ask.traceparent, ask.execution_s, ask.grace_s, _W.HELD,
             earlier=earlier, weight=body_weight, own_bytes=own_bytes, opened_s=self.clock.awake_s,
         )  # fmt: skip
         self.journal.append(
             Opened, number, *name, ask.digest, ask.rerun, allowance, earlier, ticket.caller,
-            ask.body, execution_s=ask.execution_s, grace_s=ask.grace_s,
+            body, execution_s=ask.execution_s, grace_s=ask.grace_s,
         )  # fmt: skip
         self.next_number = number + 1
         self.generations[number] = self.open[name] = opened
@@ -691,7 +697,7 @@ class Works:
             self.step(opened, _I.RELEASE)
         return None
 
-    def _join(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
+    def _join(self, work: Work, arg: Asking) -> Refusal | None:
         ticket = arg[0]
         if self._crowded(work):
             return Refusal.CROWDED
@@ -704,27 +710,27 @@ class Works:
         work.wait_no_more()
         return None
 
-    def _replay(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
+    def _replay(self, work: Work, arg: Asking) -> Refusal | None:
         refusal = self._join(work, arg)
         if refusal is None:
             assert work.outcome is not None
             self._tell(work, Told(arg[0], work.outcome))
         return refusal
 
-    def _clash(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal:
+    def _clash(self, work: Work, arg: Asking) -> Refusal:
         return Refusal.KEY_CONFLICT
 
-    def _unknown(self, work: None, arg: tuple[Ticket, RequestContent]) -> Refusal:
+    def _unknown(self, work: None, arg: Asking) -> Refusal:
         return Refusal.UNKNOWN_KEY
 
-    def _watch(self, work: Work, arg: tuple[Ticket, RequestContent]) -> Refusal | None:
+    def _watch(self, work: Work, arg: Asking) -> Refusal | None:
         if self._crowded(work):
             return Refusal.CROWDED
         self._admit(arg[0])
         self._seat(work, arg[0])
         return None
 
-    def _show(self, work: Work, arg: tuple[Ticket, RequestContent]) -> None:
+    def _show(self, work: Work, arg: Asking) -> None:
         assert work.outcome is not None
         self._admit(arg[0])
         self._tell(work, Told(arg[0], work.outcome))

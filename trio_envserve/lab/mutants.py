@@ -97,18 +97,18 @@ def duplicates_run_again(patch: Patches) -> None:
     """A duplicate of a running request is queued, and runs as well."""
 
     @patch.around(Works, "request")
-    def again(request: Any, self: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
-        ticket = session.tickets.get(sequence)
+    def again(request: Any, self: Any, session: Any, ask: Any, body: Any, *rest: Any) -> Any:
+        ticket = session.tickets.get(ask.sequence)
         work = None if ticket is None else ticket.work
         if work is not None and work.name is None and work.state is WorkState.RUNNING:
             if work.body is None:
-                work.body = ask.body
+                work.body = body
                 self.accounts.hold(work.account, work.body_bytes)
             self.accounts.run(work.account, -1)
             self.accounts.wait(work.account, +1)
             work.state = WorkState.WAITING
             self._queue(work)
-        return request(self, session, sequence, ask, asker)
+        return request(self, session, ask, body, *rest)
 
 
 @WORKS.mutant("G7", "G8")
@@ -187,7 +187,7 @@ WORKS.table(
           "ticket.kept.outcome = ticket.kept.outcome._replace(duration_s=1.5)")),
     ("digest-is-not-compared", "G6", (FaultKind.HOSTILE,),
      "A request is known by its id alone: another payload gets the first one's outcome.",
-     text(Works.request, "not (same and ticket.key == ask.key)", "False")),
+     text(Works.request, "not (same and ticket.key == key)", "False")),
     ("cancel-says-it-never-ran", "G9", (),
      "The answer to every cancel is that the request did not run.",
      text(Works._cancel, "ticket.ran if work is None else work.started", "False")),
@@ -237,7 +237,7 @@ WORKS.table(
     ("conflict-replaces-the-first", "G6 G1 G2 CRASH", (FaultKind.HOSTILE,),
      "Another payload under the same id takes the place of the one that waits.",
      text(Works.request, "same = ", "work = ticket.work\n        if work is not None and "
-          "work.name is None and work.state is _W.WAITING: work.body = ask.body; return None"
+          "work.name is None and work.state is _W.WAITING: work.body = body; return None"
           "\n        same = ")),
 )  # fmt: skip
 
@@ -685,7 +685,7 @@ BATCHES.table(
     ("what-is-refused-for-now-is-spent", "G4 G9", (FaultKind.TINY_BOUNDS,),
      "A request that is refused for now counts as taken, as those accepted before it do.",
      text(Works.request, "refused_for_now += 1", "refused_for_now += 1; "
-          "ask.key is None and session.finished.add(sequence)")),
+          "key is None and session.finished.add(sequence)")),
     ("work-half-done-is-done", "G8 G9", (),
      "When a worker that has reported something dies, nothing of it counts as lost.",
      text(Workforce._lost, "suspicion) for execution in executions",
