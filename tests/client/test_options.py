@@ -12,8 +12,8 @@ import trio
 
 from tests.memory import ADDRESS
 from trio_envserve import ConfigError, PlainClient, open_client, open_client_asyncio, open_host
-from trio_envserve.client.options import MOST_NAME_BYTES, Asked, Terms, checked, seconds
-from trio_envserve.core.client import CallKey
+from trio_envserve.client.options import MOST_NAME_BYTES, Asked, checked, seconds
+from trio_envserve.core.client import CallKey, Terms
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.values import EncodingError, decode, encode

@@ -30,6 +30,7 @@ from trio_envserve.core.client import (
     PassDelta,
     PassNote,
     ServerMessage,
+    Terms,
     ToServer,
 )
 from trio_envserve.core.closing import ClosingStage
@@ -353,7 +354,7 @@ class Joined:
     def submit(self, body: bytes = b"body", **how: Any) -> int:
         """A call, sent as far as it goes."""
         number = self.new_call()
-        self.client_takes(CallSubmitted(number, body, self.now_s, **how))
+        self.client_takes(CallSubmitted(number, body, self.now_s, Terms(**how)))
         return number
 
     def submit_many(self, count: int, body: bytes = b"body", **how: Any) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core import client
-from trio_envserve.core.client import Call, CallKey, ClientSession
+from trio_envserve.core.client import Call, CallKey, ClientSession, Terms
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.ranges import Ranges
@@ -21,7 +21,7 @@ from .helpers import identifier
 def test_pending_is_stated_as_spans(sequences):
     session = ClientSession(identifier(1), identifier(2), 9, 9)
     for sequence in sorted(sequences):
-        session.calls[sequence] = Call(sequence, b"", None, 1, None, 0.0)
+        session.calls[sequence] = Call(sequence, b"", Terms(), 1, None, 0.0)
     assert session.pending() == Ranges(sequences).flat()
 
 
@@ -47,7 +47,7 @@ def test_g9_a_limit_that_passed_says_did_not_run_only_if_the_server_does(started
 def lost(earlier: int, most: int, act: KeyAct | None = None) -> Call:
     """A call of whose executions lost sessions may have started so many."""
     key = None if act is None else CallKey(act, KeyName(b"n", b"k"))
-    return Call(0, b"", None, most, None, 0.0, may_have_run=True, earlier=earlier, key=key)
+    return Call(0, b"", Terms(), most, None, 0.0, may_have_run=True, earlier=earlier, key=key)
 
 
 def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():

@@ -10,6 +10,7 @@ from trio_envserve.core.client import (
     Calls,
     CallSubmitted,
     ClientSession,
+    Terms,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits
@@ -28,7 +29,7 @@ class Held:
         for _ in range(count):
             number = len(self.calls.live)
             key = CallKey(KeyAct.ASK, KeyName(namespace, b"%d" % number))
-            call = self.calls.new(CallSubmitted(number, b"body", 0.0, key=key))
+            call = self.calls.new(CallSubmitted(number, b"body", 0.0, Terms(key=key)))
             self.calls.step(call, CallInput.SEND, 0.0, self.session)
             self.refuse(call)
 

@@ -20,6 +20,7 @@ from trio_envserve.core.client import (
     OutcomeReceived,
     Reply,
     Stage,
+    Terms,
     info,
 )
 from trio_envserve.core.limits import ClientLimits
@@ -41,7 +42,7 @@ def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
     """Calls of which the only one is in this stage."""
     options = {"max_executions": 4, "limit_s": 9.0, **options}
     calls, session = Calls(LIMITS), ClientSession(identifier(1), identifier(2), 9, 9)
-    call = calls.new(CallSubmitted(0, b"body", 0.0, **options))
+    call = calls.new(CallSubmitted(0, b"body", 0.0, Terms(**options)))
     if stage is not Stage.QUEUED:
         calls.step(call, CallInput.SEND, 0.0, session)
     if stage is Stage.EXPIRED:

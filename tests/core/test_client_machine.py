@@ -25,6 +25,7 @@ from trio_envserve.core.client import (
     Fail,
     OutcomeReceived,
     ServerMessage,
+    Terms,
     ToServer,
 )
 from trio_envserve.core.errors import ErrorInfo
@@ -143,7 +144,7 @@ class ClientMachine(RuleBasedStateMachine):
         call = len(self.most)
         self.waiting.add(call)
         self.most[call] = most
-        self.take(CallSubmitted(call, b"%d" % call, self.now_s, rerun, most, limit_s))
+        self.take(CallSubmitted(call, b"%d" % call, self.now_s, Terms(rerun, most, limit_s)))
 
     @rule(data=st.data())
     @precondition(lambda self: self.answered)

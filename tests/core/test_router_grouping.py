@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records
-from trio_envserve.core.client import Answer, CallsCancelled, CallSubmitted, Fail, OutcomeReceived
+from trio_envserve.core.client import (
+    Answer,
+    CallsCancelled,
+    CallSubmitted,
+    Fail,
+    OutcomeReceived,
+    Terms,
+)
 from trio_envserve.core.messages import Outcome
 from trio_envserve.core.requests import grant
 from trio_envserve.core.router_inputs import Exited
@@ -123,7 +130,7 @@ class Town:
                     number = self.pair.new_call()
                     self.allowed.append(grant(most) if rerun else 1)
                     given.append(
-                        CallSubmitted(number, b"%d" % number, self.pair.now_s, rerun, most)
+                        CallSubmitted(number, b"%d" % number, self.pair.now_s, Terms(rerun, most))
                     )
                 case Take(which) if answered:
                     number = answered.pop(which % len(answered))

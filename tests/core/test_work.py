@@ -17,6 +17,7 @@ from trio_envserve.core.client import (
     CallKey,
     CallSubmitted,
     Disconnected,
+    Terms,
 )
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Execution
@@ -692,7 +693,7 @@ def full_window() -> Keyed:
     limit_keys(pair, generations=1, namespace_share=1.0)
     for number in range(3 * WINDOW):
         key = CallKey(KeyAct.ASK, named(number), input_digest(b"body", None))
-        pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s, key=key))
+        pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s, Terms(key=key)))
     pair.settle()
     assert len(pair.runs) == 1
     return pair

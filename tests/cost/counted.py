@@ -31,6 +31,7 @@ from trio_envserve.core.client import (
     Connected,
     OutcomeReceived,
     ServerMessage,
+    Terms,
     ToServer,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
@@ -117,7 +118,7 @@ class Machines(Joined):
         if self._keyed:
             name = KeyName(b"default", b"row %d" % number)
             key = CallKey(KeyAct.ASK, name, number.to_bytes(DIGEST_BYTES, "big"))
-        self.give_client(CallSubmitted(number, _BODY, self.now_s, key=key))
+        self.give_client(CallSubmitted(number, _BODY, self.now_s, Terms(key=key)))
 
     def settle(self) -> None:
         """Carry messages until nothing is under way."""

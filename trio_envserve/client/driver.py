@@ -46,6 +46,7 @@ from ..core.client import (
     QueryAnswered,
     Reconnect,
     ServerMessage,
+    Terms,
     ToServer,
     info,
 )
@@ -56,7 +57,6 @@ from ..core.notes import Note
 from ..core.router_effects import Report
 from ..core.terms import Body, SentBody, Status, Verdict
 from ..net import ConnectionEvent, DealerSocket
-from .options import Terms
 
 _log = logging.getLogger("trio_envserve.client")
 _LEVELS = logging.getLevelNamesMapping()
@@ -165,7 +165,7 @@ class Driver:
         span = _begin_call(terms) if self.keeps_spans else None
         if span is not None:
             terms = terms._replace(traceparent=span.traceparent)
-        self._give(CallSubmitted(number, body, now_s, *terms))
+        self._give(CallSubmitted(number, body, now_s, terms))
         self._waiting[number] = _Caller(ended, on_delta, on_note, span)
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from ..core.client import MOST_SECONDS, CallKey
+from ..core.client import MOST_SECONDS, CallKey, Terms
 from ..core.errors import ConfigError
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
@@ -79,18 +79,6 @@ HASHED_AT_ONCE = 1 << 20
 MOST_NAME_BYTES = 32 * KIB
 """Most bytes of a key or a namespace.  A server has a smaller bound of its own and refuses longer
 ones in words; a name that does not fit into a header it could not even refuse."""
-
-
-class Terms(NamedTuple):
-    """On which terms a call is made."""
-
-    rerun: bool | None = None
-    max_executions: int | None = None
-    limit_s: float | None = None
-    key: CallKey | None = None
-    traceparent: str | None = None
-    execution_s: float | None = None
-    grace_s: float | None = None
 
 
 _NO_TERMS = Terms()

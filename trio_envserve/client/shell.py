@@ -40,7 +40,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 import trio
 
 from ..core import values
-from ..core.client import CallKey, Fail
+from ..core.client import CallKey, Fail, Terms
 from ..core.errors import (
     CallError,
     EnvironmentBroken,
@@ -63,7 +63,6 @@ from .options import (
     Asked,
     CallOptions,
     Encoded,
-    Terms,
     checked,
     key_name,
     natural,

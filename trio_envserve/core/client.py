@@ -110,14 +110,11 @@ class CallKey(NamedTuple):
     """Target of a cancel or a forget."""
 
 
-class CallSubmitted(NamedTuple):
-    """A caller submits a call."""
+class Terms(NamedTuple):
+    """The terms on which a call is made."""
 
-    call: int
-    """Number of the call in effects and further inputs; no number is given twice."""
-    body: SentBody
-    now_s: float
     rerun: bool | None = None
+    """Consent to a further execution after proof of death; None: as the environment declares."""
     max_executions: int | None = None
     """Most executions in all; None: the limit of that name."""
     limit_s: float | None = None
@@ -131,6 +128,16 @@ class CallSubmitted(NamedTuple):
     """Longest time of each execution, in seconds; None: the server's limit."""
     grace_s: float | None = None
     """End of these limits in which the rollout is late, in seconds; None: there is none."""
+
+
+class CallSubmitted(NamedTuple):
+    """A caller submits a call."""
+
+    call: int
+    """Number of the call in effects and further inputs; no number is given twice."""
+    body: SentBody
+    now_s: float
+    terms: Terms = Terms()
 
 
 class OutcomeReceived(NamedTuple):
@@ -299,11 +306,12 @@ class Call:
 
     number: int
     body: SentBody
-    rerun: bool | None
+    terms: Terms
     most: int
     """Most executions in all, by its caller."""
     limit_s: float | None
     asked_s: float
+    key: CallKey | None = None
     stage: Stage = Stage.QUEUED
     session: ClientSession | None = None
     """Session in which it has its id, once it was sent."""
@@ -322,13 +330,6 @@ class Call:
     earlier: int = 0
     """Most executions that lost sessions may have started; all that are allowed, where it is not
     proven that these have ended."""
-    key: CallKey | None = None
-    traceparent: str | None = None
-    """Span of the caller."""
-    execution_s: float | None = None
-    """Longest time of each execution, in seconds; None: the server's limit."""
-    grace_s: float | None = None
-    """End of these limits in which the rollout is late, in seconds; None: there is none."""
     asks_for: KeyName | None = None
     """Name of the key whose input it sends, so that its caller counts for the work."""
     held_as: str = ""
@@ -693,16 +694,14 @@ class Calls:
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
-        number, body, now_s, rerun, most, limit_s, key, traceparent, execution_s, grace_s = asked
+        number, body, now_s, terms = asked
         assert number not in self.live, "this number was given before"
+        _, most, limit_s, key, *_ = terms
         if most is None:
             most = self.limits.max_executions
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
-        call = Call(
-            number, body, rerun, most, limit_s, now_s, key=key, traceparent=traceparent,
-            execution_s=execution_s, grace_s=grace_s,
-        )  # fmt: skip
+        call = Call(number, body, terms, most, limit_s, now_s, key)
         if key is not None:
             if key.act is _ASK:
                 call.asks_for = key.name
@@ -744,10 +743,10 @@ class Calls:
         """Leave the work of a key by name, in the place of the last call that asked for it.  That
         is a call like any other, so it is repeated until a server has answered it, which it does
         once it is safe; but nobody waits for it.  No caller gives its number, which is negative."""
+        key = CallKey(KeyAct.LEAVE, name)
         call = Call(
-            ~last.number, b"", None, last.most, None, last.asked_s,
-            key=CallKey(KeyAct.LEAVE, name), alone=True,
-        )  # fmt: skip
+            ~last.number, b"", Terms(key=key), last.most, None, last.asked_s, key, alone=True
+        )
         self.live[call.number] = call
         self.queue.put(call)
 
@@ -778,12 +777,13 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     session.next += 1
     session.calls[call.sequence] = call
     session.waiting_for_keys += call.waits_for_key
+    terms = call.terms
     # No number is given twice: another request under this id has another digest.
     digest = call.number.to_bytes(ID_BYTES, "big") if call.key is None else call.key.digest
     request = messages.Request(
-        session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
-        call.execution_s, call.traceparent,
-        earlier=call.earlier if call.may_have_run else None, grace_s=call.grace_s,
+        session.id, call.sequence, digest, terms.rerun, call.most, call.left_s(now_s),
+        terms.execution_s, terms.traceparent,
+        earlier=call.earlier if call.may_have_run else None, grace_s=terms.grace_s,
     )  # fmt: skip
     if call.key is not None:
         act, (namespace, key), _, tag = call.key
@@ -925,7 +925,7 @@ def _lose_proven(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     """Issue it again: the next server decides whether it may run."""
     left = call.most - call.earlier
     if left > 0:
-        call.earlier += 1 if call.rerun is False else grant(left)
+        call.earlier += 1 if call.terms.rerun is False else grant(left)
     call.may_have_run = True
     return _reissue(calls, call, now_s, arg)
 

@@ -66,6 +66,7 @@ from ...core.client import (
     OutcomeReceived,
     ServerMessage,
     Stage,
+    Terms,
     ToServer,
 )
 from ...core.closing import ClosingStage
@@ -299,8 +300,8 @@ class ExploredClient(ExploredPart):
     def on_ask(self, request: str, what: Any) -> None:
         """Submit a call, whose body is the name of the request."""
         asked = self.configuration
-        options = {"rerun": asked.consent, "limit_s": 60.0 if asked.limited else None}
-        self.take(CallSubmitted(_number(request), request.encode(), NOW_S, **options))
+        terms = Terms(asked.consent, limit_s=60.0 if asked.limited else None)
+        self.take(CallSubmitted(_number(request), request.encode(), NOW_S, terms))
 
     def on_message(self, sender: str, message: Mail) -> None:
         """A message of the server, unless it came for an earlier connection."""
@@ -452,7 +453,8 @@ class ExploredClient(ExploredPart):
         key = CallKey(act, KeyName(NAMESPACE, KEY), input_digest(body, asked.consent), tag)
         limit_s = 60.0 if asked.limited and act is KeyAct.ASK else None
         self.count += 1
-        self.take(CallSubmitted(number, body, NOW_S, asked.consent, limit_s=limit_s, key=key))
+        terms = Terms(asked.consent, limit_s=limit_s, key=key)
+        self.take(CallSubmitted(number, body, NOW_S, terms))
 
     def _repeat(self, number: int) -> None:
         """A transmission comes again."""

@@ -52,6 +52,7 @@ from ...core.client import (
     OutcomeReceived,
     Reconnect,
     ServerMessage,
+    Terms,
     ToServer,
 )
 from ...core.closing import ClosingStage
@@ -972,14 +973,14 @@ class SimClient(VirtualProcess):
             "asked", self.name, ask.key, may_rerun, ask.max_executions, ask.limit_s, ask.use
         )  # fmt: skip
         number = len(self._keys)
-        asked = CallSubmitted(
-            number, ask.body, now_s, ask.rerun, ask.max_executions, ask.limit_s, _key(ask),
-            execution_s=ask.execution_s, grace_s=ask.grace_s,
+        terms = Terms(
+            ask.rerun, ask.max_executions, ask.limit_s, _key(ask), execution_s=ask.execution_s,
+            grace_s=ask.grace_s,
         )  # fmt: skip
         if ask.grace_s is not None:
             of = key_of(ask.body)
             world.happened("grace", self.name, ask.key, of, ask.execution_s, ask.grace_s)
-        effects = self.core.take(asked)
+        effects = self.core.take(CallSubmitted(number, ask.body, now_s, terms))
         if ask.use is not None:
             world.faults[FaultKind.KEYS] += 1
             self.events.note(self.name, f"{ask.key}: {ask.use.act.name} of {ask.use.label}")
