@@ -80,7 +80,6 @@ SAME_AS: Mapping[str, str] = {
     "PlainClient": "open_client",
     "PlainClient.run_many": "Client.run_many",
     "open_client_asyncio": "open_client",
-    "Client.outcome": "CallOptions",
 }
 """Names that repeat the parameters of another, and that other, which has the sentences."""
 INTERNAL = (
@@ -221,15 +220,9 @@ def _meaning(meanings: Mapping[str, str], name: str, of: str) -> str:
 
 def _meanings(of: str) -> dict[str, str]:
     """The sentences for something that repeats the parameters of something else."""
-    given = {
-        "input": "As for :meth:`Client.run_rollout`.",
-        "kind": "Whether it is one input, or the list of a group's.",
-    }
     name, _, method = SAME_AS[of].partition(".")
     found = _look_up(name)
-    if method:
-        return _arguments(getattr(found, method))
-    return given | (_attribute_docs(found) if inspect.isclass(found) else _arguments(found))
+    return _arguments(getattr(found, method) if method else found)
 
 
 def _value(default: Any) -> str:

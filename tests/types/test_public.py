@@ -17,7 +17,6 @@ import trio_envserve
 from tests.memory import ADDRESS, pair, virtual
 from trio_envserve import (
     CallOptions,
-    Client,
     ClosingStage,
     EnvServeError,
     Health,
@@ -31,6 +30,7 @@ from trio_envserve import (
     open_server,
     serve,
 )
+from trio_envserve.client.options import checked
 
 # The packages that a user's program imports; their errors may reach it.
 LAYERS = ("core", "net", "models", "envs", "worker", "host", "server", "client")
@@ -156,11 +156,10 @@ def test_the_looking_glass_sees_a_name():
 
 
 def test_the_record_of_options_has_what_a_call_takes():
-    function = Client.outcome
-    found = typing.get_type_hints(inspect.unwrap(function))
+    found = typing.get_type_hints(checked)
     named = {
         name: found[name]
-        for name, parameter in inspect.signature(function).parameters.items()
+        for name, parameter in inspect.signature(checked).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "kind"
     }
     assert typing.get_type_hints(CallOptions) == named

@@ -29,7 +29,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Mapping,
     Sequence,
 )
 from contextlib import ExitStack, asynccontextmanager
@@ -156,27 +155,19 @@ class Client:
 
     async def outcome(
         self, input: Any, *, kind: Literal["rollout", "group", "rescore"] = "rollout",
-        model: str = "oracle", model_name: str = "",
-        sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
-        state_columns: Sequence[str] = (), rerun: bool | None = None,
-        max_executions: int | None = None, timeout_s: float | None = None,
-        execution_s: float | None = None, grace_s: float | None = None,
-        working_s: float | None = None, key: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
-        roles: Mapping[str, str] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
-        is returned, with worker, duration and executions as far as known.  With the kind
-        ``rescore`` the input is ``{"input": ..., "value": ...}``, those of an earlier rollout, and
-        the value is scored anew."""
-        asked = checked(
-            input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
-            max_retries=max_retries, state_columns=state_columns, rerun=rerun,
-            max_executions=max_executions, timeout_s=timeout_s, execution_s=execution_s,
-            grace_s=grace_s, working_s=working_s, key=key, namespace=namespace,
-            traceparent=traceparent, roles=roles,
-        )  # fmt: skip
-        return await self._run(asked)
+        is returned, with worker, duration and executions as far as known.
+
+        Args:
+            input: As of :meth:`run_rollout`, or what the kind says.
+            kind: With ``group`` the input is a list of inputs that are scored together; with
+                ``rescore`` it is ``{"input": ..., "value": ...}``, those of an earlier rollout, and
+                the value is scored anew.
+            **options: Options of the call: :class:`~trio_envserve.CallOptions`.
+        """
+        return await self._run(checked(input, kind=kind, **options))
 
     async def _run(
         self, asked: Asked, on_delta: OnDelta | None = None, on_note: OnNote | None = None,
