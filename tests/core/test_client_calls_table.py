@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import messages
 from trio_envserve.core.client import (
     BURST,
     TABLE,
+    Answer,
     Call,
     CallAction,
     CallInput,
@@ -18,7 +18,6 @@ from trio_envserve.core.client import (
     ClientSession,
     Effects,
     OutcomeReceived,
-    Reply,
     Stage,
     Terms,
     info,
@@ -33,9 +32,7 @@ LIMITS = ClientLimits(ping_s=1.0, cancel_answer_s=5.0)
 REFUSED = info("refused", Verdict.DID_NOT_RUN, "too large")
 
 
-def reply(body: bytes = b"result") -> Reply:
-    outcome = messages.Outcome(identifier(1), 0, Status.RESULT.value, "w0", 1.0, 1)
-    return Reply(outcome, Status.RESULT, body, None)
+ANSWER = Answer(0, Status.RESULT, b"result", "w0", 1.0, 1, None)
 
 
 def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
@@ -48,7 +45,7 @@ def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
     if stage is Stage.EXPIRED:
         calls.step(call, CallInput.LIMIT, 0.0)
     elif stage is Stage.ANSWERED:
-        calls.step(call, CallInput.OUTCOME, 0.0, reply())
+        calls.step(call, CallInput.OUTCOME, 0.0, ANSWER)
     assert call.stage is stage
     return calls, session, call
 
@@ -57,7 +54,7 @@ def argument(input: CallInput, session: ClientSession) -> Any:
     return {
         CallInput.SEND: session, CallInput.MISSING: 1,
         CallInput.HOLD: (3.0, SESSION_FULL, "queue-full"),
-        CallInput.REFUSED: REFUSED, CallInput.OUTCOME: reply(),
+        CallInput.REFUSED: REFUSED, CallInput.OUTCOME: ANSWER,
         CallInput.LIMIT: lambda now_s: REFUSED, CallInput.CANCELLED: False,
         CallInput.PROVEN: True, CallInput.UNPROVEN: True, CallInput.SETTLED: True,
     }.get(input)  # fmt: skip
@@ -194,7 +191,7 @@ def test_g9_an_answer_that_it_did_not_run_is_no_answer_after_a_loss():
     calls, session, call = made(Stage.SENT, rerun=True)
     calls.step(call, CallInput.PROVEN, 0.0, False)
     calls.step(call, CallInput.SEND, 0.0, session)
-    effects = calls.step(call, CallInput.OUTCOME, 0.0, reply()._replace(error=REFUSED))
+    effects = calls.step(call, CallInput.OUTCOME, 0.0, ANSWER._replace(error=REFUSED))
     assert error(effects) == ("server-lost", Verdict.MAY_HAVE_RUN)
 
 

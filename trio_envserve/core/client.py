@@ -386,33 +386,15 @@ class ClientSession:
 _STATUSES = {int(status): status for status in Status}
 
 
-class Reply(NamedTuple):
-    """An outcome as it arrived."""
-
-    outcome: messages.Outcome
-    status: Status
-    body: Body
-    error: ErrorInfo | None
-    """The error in the body; None if it is a result."""
-
-    @classmethod
-    def of(cls, outcome: messages.Outcome, body: Body) -> Reply:
-        """Read a message.  An unknown status is that of an error."""
-        status = _STATUSES.get(outcome.status, Status.ERROR)
-        error = None if status is Status.RESULT else error_records.decode(body)
-        return cls(outcome, status, body, error)
-
-    def for_caller(self, call: Call) -> Answer:
-        """The effect that gives it to the caller.  Its error has the executions that lost sessions
-        may have started."""
-        worker, duration_s, executions = self.outcome[3:]
-        error = self.error
-        if error is not None:
-            if not error.executions:  # a worker does not know how many there were
-                error = dataclasses.replace(error, executions=executions)
-            if call.may_have_run:
-                error = after_loss(error, call)
-        return Answer(call.number, self.status, self.body, worker, duration_s, executions, error)
+def answer_of(call: Call, outcome: messages.Outcome, body: Body) -> Answer:
+    """An outcome as it arrived, for the caller.  An unknown status is that of an error."""
+    status = _STATUSES.get(outcome.status, Status.ERROR)
+    error = None
+    if status is not Status.RESULT:
+        error = error_records.decode(body)
+        if not error.executions:  # a worker does not know how many there were
+            error = dataclasses.replace(error, executions=outcome.executions)
+    return Answer(call.number, status, body, *outcome[3:], error)
 
 
 def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
@@ -718,7 +700,7 @@ class Calls:
 
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
         answered for MISSING, for HOLD until when, the account that is full, and the code, a
-        :class:`Reply` for OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether
+        :class:`Answer` for OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether
         it was started for CANCELLED, None if it was never seen.
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
@@ -811,18 +793,20 @@ def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     return ((CallAction.TRANSMIT, call),)
 
 
-def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
-    error = reply.error
+def _answer(calls: Calls, call: Call, now_s: float, answer: Answer) -> Effects:
+    error = answer.error
     call.stage = Stage.ANSWERED
     if call.asks_for is not None:
         calls.given_up.discard(call.asks_for)  # this session has taken the place of others
-    if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
-        return _fail(calls, call, now_s, error)  # with the truth about the lost session
+    if call.may_have_run and error is not None:
+        if error.verdict is Verdict.DID_NOT_RUN:
+            return _fail(calls, call, now_s, error)  # with the truth about the lost session
+        answer = answer._replace(error=after_loss(error, call))
     if call.alone:
         return _end(calls, call, CallAction.TELL_SOON)
     if calls.held:
         calls.held.drop(call)
-    return ((CallAction.ANSWER, (call, reply)),)
+    return ((CallAction.ANSWER, answer),)
 
 
 def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
@@ -1323,8 +1307,7 @@ class ClientCore:
                     if self.link.connected:
                         self._out.append(ToServer(what.request, what.body))
                 case CallAction.ANSWER:
-                    answered, reply = what
-                    self._out.append(reply.for_caller(answered))
+                    self._out.append(what)
                 case CallAction.TELL_SOON:
                     self._flush_by(now_s + self.limits.finish_flush_s)
                 case CallAction.ASK:
@@ -1390,12 +1373,14 @@ class ClientCore:
             self._pump(now_s)
 
     def _outcome(self, outcome: Any, body: Any, now_s: float) -> None:
-        reply = Reply.of(outcome, body)
         call = self.sessions.call(outcome.session, outcome.sequence)
-        if reply.error is not None and reply.error.code == "stopping" and not outcome.executions:
+        if call is None:
+            return
+        answer = answer_of(call, outcome, body)
+        if answer.error is not None and answer.error.code == "stopping" and not answer.executions:
             self._step(call, CallInput.STOPPING, now_s)
         else:
-            self._step(call, CallInput.OUTCOME, now_s, reply)
+            self._step(call, CallInput.OUTCOME, now_s, answer)
 
     def _delta(self, delta: messages.Delta, body: Body) -> None:
         call = self.sessions.call(delta.session, delta.sequence)

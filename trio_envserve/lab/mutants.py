@@ -493,7 +493,7 @@ CLIENT.table(
           "self.current if self.current and self.current.id == session_id else None")),
     ("acknowledged-on-arrival", "G4", (),
      "An outcome is acknowledged when its message comes, not when its caller has it.",
-     text(ClientCore._outcome, "OUTCOME, now_s, reply)", "OUTCOME, now_s, reply); span = "
+     text(ClientCore._outcome, "OUTCOME, now_s, answer)", "OUTCOME, now_s, answer); span = "
           "[outcome.sequence, outcome.sequence + 1]; "
           "self._send(messages.Finish(outcome.session, span))")),
     ("a-lost-request-is-not-repeated", "G9", (),
