@@ -53,7 +53,7 @@ class OfKeptKeys(OfJournal):
             say(f"damaged: {told(found.problems)}")
         mine = self.namespace.encode()
         return found, [
-            each for each in tools.kept(found) if everywhere or each.opened.namespace == mine
+            each for each in tools.kept(found) if everywhere or each.left.opened.namespace == mine
         ]
 
 
@@ -118,7 +118,7 @@ def show(asked: ShowKey) -> Result:
     """
     found, keys = asked.found()
     for each in keys:
-        if each.opened.key == asked.key.encode():
+        if each.left.opened.key == asked.key.encode():
             record = _whole(each)
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
             return Result(OK, record, [text])
@@ -221,7 +221,7 @@ def adopt(asked: OfJournal) -> Result:
 
 
 def _row(each: Kept) -> dict[str, Any]:
-    opened = each.opened
+    opened = each.left.opened
     return {
         "key": _text(opened.key), "namespace": _text(opened.namespace),
         "generation": opened.number, "state": each.state, "executions": each.executions,
@@ -241,9 +241,9 @@ def _resource_row(each: KeptResource) -> dict[str, Any]:
 
 def _whole(each: Kept) -> dict[str, Any]:
     """A key with its input and its outcome, as far as they can be read."""
-    made = _row(each) | {"input": _value(each.opened.body)}
-    if each.completed is not None:
-        header, payload = each.completed.frames
+    made = _row(each) | {"input": _value(each.left.opened.body)}
+    if each.left.frames is not None:
+        header, payload = each.left.frames
         made["outcome"] = _outcome(header, payload, each.executions)
     return made
 

@@ -6,7 +6,6 @@ left out.  All else needs the folder for itself.
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ from typing import NamedTuple
 
 from ...core.errors import ServerStartError
 from ...core.journal import (
-    Completed,
+    Left,
     LeftResource,
-    OfResource,
     Opened,
+    Record,
+    Remains,
     ResourceOpened,
-    Started,
     remains_of,
 )
 from .folder import DATABASE, beside, identity_of
@@ -31,30 +30,30 @@ from .rows import RESOURCES_FROM, Row, State, number_of, pack_rows, pack_state, 
 from .store import PUT_STATE, Safe, connect, insert, read_safe, write_safe
 
 
-@dataclasses.dataclass(slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A generation in a journal."""
 
-    opened: Opened
+    left: Left
     opened_s: float
     """Moment at which it was opened, in seconds that servers were up."""
-    executions: int = 0
-    """Executions that may have been started, in all epochs."""
-    completed: Completed | None = None
-    body_is_lost: bool = False
+    body_is_lost: bool
+
+    @property
+    def executions(self) -> int:
+        """Executions that may have been started, in all epochs."""
+        return self.left.executions + self.left.opened.earlier
 
     @property
     def state(self) -> str:
         """``waiting``, ``started`` or ``completed``."""
-        if self.completed is not None:
+        if self.left.frames is not None:
             return "completed"
         return "started" if self.executions else "waiting"
 
     @property
     def size_bytes(self) -> int:
         """Bytes of input and outcome."""
-        outcome = () if self.completed is None else self.completed.frames
-        return len(self.opened.body) + sum(map(len, outcome))
+        return len(self.left.opened.body) + sum(map(len, self.left.frames or ()))
 
 
 class KeptResource(NamedTuple):
@@ -78,35 +77,35 @@ class KeptResource(NamedTuple):
 
 def kept(found: JournalContents) -> list[Kept]:
     """The generations that can be read, in the order in which they were opened."""
-    generations: dict[int, Kept] = {}
-    for entry in found.entries:
-        record = entry.record
-        if isinstance(record, Opened):
-            generations[record.number] = Kept(record, entry.row.uptime_s, record.earlier)
-        one = generations.get(-1 if entry.row.number is None else entry.row.number)
-        if one is None:
-            continue
-        one.body_is_lost |= entry.body_is_lost
-        if isinstance(record, Started):
-            one.executions += 1
-        elif isinstance(record, Completed):
-            one.completed = record
-    return list(generations.values())
+    left, began, lost = _readable(found)
+    return [Kept(each, began[n], n in lost) for n, each in left.generations.items()]
 
 
 def kept_resources(found: JournalContents) -> list[KeptResource]:
     """The resources that can be read and are not gone, in the order of their intents."""
-    began: dict[int, float] = {}
-    records: list[OfResource] = []
-    now_s = 0.0 if found.state is None else found.state.uptime_s
+    left, began, _ = _readable(found)
+    known_s = 0.0 if found.state is None else found.state.uptime_s
+    now_s = max([known_s, *(entry.row.uptime_s for entry in found.entries)])
+    return [
+        KeptResource(each, now_s - began[RESOURCES_FROM + n]) for n, each in left.resources.items()
+    ]
+
+
+def _readable(found: JournalContents) -> tuple[Remains, dict[int | None, float], set[int | None]]:
+    """What is left of the generations and resources whose first records can be read.  By the
+    numbers of their rows: when each began, and those of which a body is lost."""
+    began: dict[int | None, float] = {}
+    lost: set[int | None] = set()
+    records: list[Record] = []
     for entry in found.entries:
-        record, now_s = entry.record, max(now_s, entry.row.uptime_s)
-        if isinstance(record, ResourceOpened):
-            began[record.resource] = entry.row.uptime_s
-        if isinstance(record, OfResource) and record.resource in began:
-            records.append(record)
-    left = remains_of(records).resources
-    return [KeptResource(each, now_s - began[number]) for number, each in left.items()]
+        number = entry.row.number
+        if isinstance(entry.record, Opened | ResourceOpened):
+            began[number] = entry.row.uptime_s
+        if number in began:  # commands have no number
+            records.append(entry.record)
+            if entry.body_is_lost:
+                lost.add(number)
+    return remains_of(records), began, lost
 
 
 def look(folder: Path) -> JournalContents:
