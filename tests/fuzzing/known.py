@@ -1,17 +1,16 @@
-"""Seeds that show mutants: that of `seeds.json`, or if it does not, another; and what is left of
-such a run when it is made small."""
+"""Seeds that show mutants: that of the ledger, or if it does not, another; and what is left of such
+a run when it is made small."""
 
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 
+from tests.oracles import ledger
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.failure import Failure, examine
 from trio_envserve.retrylab.target import hunt
 
-KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
+KNOWN = ledger.seeds_that_show()
 
 
 @functools.cache

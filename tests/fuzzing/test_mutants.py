@@ -1,8 +1,8 @@
 """Every mutant is caught, by a guarantee that it names, and leaves nothing behind.
 
-`seeds.json` has for each the seed that showed it last, so that this is quick.  A
-seed that shows it no more (plans are drawn otherwise now) costs a hunt, not a
-failure; `trio-envserve fuzz --mutant all --json` has the new ones.
+The ledger has for each the seed that showed it last, so that this is quick.  A seed that shows it
+no more (plans are drawn otherwise now) costs a hunt, not a failure; `python -m tests.oracles ledger
+--rows NAME --checks fuzz --again` stores the new one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The table of everything broken on purpose, and which check finds it by which guarantee.
 
-A *row* is one thing that is broken: a registered mutant (its name alone), a patch that puts a known
-failure back (``patch: ...``) or a generated mutation of a module of the core
-(``generated: MODULE: ...``).  A *cell* is one check of a row: ``by`` is the guarantee that it
-broke, ``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if
-nothing was found; ``tried`` counts runs (of ``explore``: states), ``seconds`` processor time.  A
-cell that was not tried says why under ``untried``.
+A *row* is one thing that is broken: a registered mutant (its name alone), or a patch that puts a
+known failure back (``patch: ...``).  (Generated mutations of the core are tried by
+:mod:`tests.mutation`.)  A *cell* is one check of a row: ``by`` is the guarantee that it broke,
+``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if nothing
+was found; ``tried`` counts runs (of ``explore``: states), ``seconds`` processor time.  A cell that
+was not tried says why under ``untried``.
 
 ``python -m tests.oracles ledger`` tries the cells that ``tests/ledger.json`` lacks, a row at a
 time, and writes the file after each row; so it may be stopped at any time and started again.
@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import dataclasses
 import fnmatch
+import itertools
 import json
 import os
 import re
@@ -45,7 +46,6 @@ from tests.regressions.run import (
 )
 
 if TYPE_CHECKING:
-    from tests.mutation.mutate import Mutation
     from trio_envserve.lab.simulation.target import Protocol
 
 STORED = Path(__file__).parent.parent / "ledger.json"
@@ -82,21 +82,6 @@ class Row:
         return not self.guarantees or guarantee in self.guarantees
 
 
-GENERATED_FIRST = "generated: "
-"""Beginning of the names of generated mutations."""
-
-SHARE = 20
-"""Of the generated mutations of a module each so many-th is a row."""
-
-GENERATED = (
-    "account", "archive", "client", "closing", "executions", "gate", "health", "host",
-    "host_checks", "host_link", "host_pool", "journal", "key_records", "lease",
-    "outcomes", "pausing", "pool", "queries", "ranges", "requests", "rights", "router", "scheduler",
-    "sessions", "spoilt", "work", "worker", "workforce",
-)  # fmt: skip
-"""The modules of the core whose machines are to change."""
-
-
 SEEN_BY = {
     "an-outcome-overtakes-the-end-of-a-resource": (
         "core/test_scope_links.py::test_g13_outcome_that_overtakes_the_end_of_a_resource_is_seen",
@@ -125,22 +110,10 @@ def patch_rows() -> Iterator[Row]:
         yield Row(f"patch: {path.stem}", "patch", tests=read_patch(path).tests, patch=path)
 
 
-def generated_rows() -> Iterator[Row]:
-    """Each so many-th mutation of the modules of the core that are to change."""
-    from tests.mutation.mutate import mutations
-
-    for module in GENERATED:
-        source = (ROOT / CORE / f"{module}.py").read_text("utf-8")
-        for mutation in list(mutations(source))[::SHARE]:
-            yield Row(f"{GENERATED_FIRST}{module}: {mutation.name}", "generated")
-
-
 def all_rows(pattern: str = "*") -> list[Row]:
     """The rows whose names match a pattern, in the order of the file."""
-    makers = [registered_rows, patch_rows]
-    if pattern.startswith(("*", GENERATED_FIRST)):  # to make them takes a minute
-        makers.append(generated_rows)
-    return [row for make in makers for row in make() if fnmatch.fnmatchcase(row.name, pattern)]
+    rows = (*registered_rows(), *patch_rows())
+    return [row for row in rows if fnmatch.fnmatchcase(row.name, pattern)]
 
 
 # -- breaking -----------------------------------------------------------------
@@ -154,23 +127,6 @@ def broken(row: Row) -> AbstractContextManager[Any]:
 
         return find(row.name).applied()
     return contextlib.nullcontext()
-
-
-def mutation_of(name: str) -> tuple[str, Mutation]:
-    """The module and the mutation of a generated row."""
-    from tests.mutation.mutate import mutations
-
-    module, _, its = name.removeprefix(GENERATED_FIRST).partition(": ")
-    source = (ROOT / CORE / f"{module}.py").read_text("utf-8")
-    return module, next(each for each in mutations(source) if each.name == its)
-
-
-def load_changed(name: str) -> None:
-    """Let a generated mutation be what is imported.  Before the package is imported."""
-    from tests.mutation.judging import Changed
-
-    module, mutation = mutation_of(name)
-    sys.meta_path.insert(0, Changed(module, mutation.change()))
 
 
 # -- checks -------------------------------------------------------------------
@@ -189,16 +145,18 @@ def _first(row: Row, guarantees: Iterable[str]) -> str:
     return next(filter(row.caught_by, guarantees), "")
 
 
-FUZZ_RUNS = {"simulator": 1_200, "leases": 1_200, "patch": 120, "generated": 60}
+FUZZ_RUNS = {"simulator": 1_200, "leases": 1_200, "patch": 120}
 """Most seeds of the simulator that are run for rows of a family."""
-FUZZ_RUNS_ELSE = 120
 
 
 def fuzz(row: Row) -> Found:
-    """Seeds of the simulator as ``fuzz`` draws them; of mutants those that could show them."""
+    """The seed that has shown it last, and then seeds of the simulator as ``fuzz`` draws them; of
+    mutants those that could show them."""
     from trio_envserve.lab.simulation.target import Protocol
 
-    return _fuzzed(row, Protocol(mutant=row.name if row.family in REGISTERED else ""))
+    target = Protocol(mutant=row.name if row.family in REGISTERED else "")
+    known = (seed for name, seed in seeds_that_show().items() if name == row.name)
+    return _fuzzed(row, target, known)
 
 
 def hosts(row: Row) -> Found:
@@ -208,14 +166,14 @@ def hosts(row: Row) -> Found:
     return _fuzzed(row, Protocol(hosts=True))
 
 
-def _fuzzed(row: Row, target: Protocol) -> Found:
+def _fuzzed(row: Row, target: Protocol, first: Iterable[int] = ()) -> Found:
     runs = 0
-    for seed in target.seeds(0):
+    for seed in itertools.chain(first, target.seeds(0)):
         runs += 1
         violations = target.run(seed).violations
         if by := _first(row, (each.guarantee for each in violations)):
             return by, runs, {"seed": seed}
-        if runs >= FUZZ_RUNS.get(row.family, FUZZ_RUNS_ELSE):
+        if runs >= FUZZ_RUNS[row.family]:
             break
     return "", runs, {}
 
@@ -303,21 +261,19 @@ REGISTERED = ("simulator", "leases")
 
 def untried(row: Row, check: str) -> str:
     """The reason why a check is never tried on a row; empty if it is."""
-    if row.family == "memory" and check != "test":
-        return "no core is broken"
     if row.patch is not None and check != "test" and CORE not in row.patch.read_text("utf-8"):
         return "no core is broken"
     match check:
-        case "test" if not row.tests and row.family != "generated":
+        case "test" if not row.tests:
             return "no test is named for it"
         case "conformance":
             from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 
             return "" if row.name in CAUGHT | WORKERS_CAUGHT else "no case is named for it"
         case "explore" if row.family in REGISTERED:
-            from tests.exploration.beyond import BEYOND
+            from trio_envserve.lab.exploration.configurations import showing
 
-            return BEYOND.get(row.name, "")
+            return "" if showing(row.name) else "no configuration is said to show it"
         case "fuzz" if row.family in REGISTERED:
             from trio_envserve.lab.mutants import NOT_BY_CHANCE
 
@@ -328,16 +284,7 @@ def untried(row: Row, check: str) -> str:
             return "fuzz has hosts for it"
         case "hosts" if row.family == "simulator":
             return "no host is broken"
-        case "hosts" if row.family == "generated":
-            module = row.name.split(": ")[1]
-            return "" if module in HOSTED else "no host is broken"
     return ""
-
-
-HOSTED = (
-    "host", "host_checks", "host_link", "host_pool", "lease", "pool",
-)  # fmt: skip
-"""The modules of the core that the worlds with hosts are for."""
 
 
 # -- one row in a process of its own ------------------------------------------
@@ -347,8 +294,6 @@ def run_cells(row: Row, checks: Sequence[str]) -> None:
     """Try some checks of a row in this process; prints a line of JSON for each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGPROF, _did_not_end)
-    if row.family == "generated":
-        load_changed(row.name)
     for check in checks:
         began_s = _processor_s()
         signal.setitimer(signal.ITIMER_PROF, CELL_S)
@@ -367,27 +312,7 @@ def run_cells(row: Row, checks: Sequence[str]) -> None:
         sys.stdout.flush()
 
 
-AT_ONCE = 250
-"""Generated mutations that are tried by one process that has collected the tests."""
-
 BY_THEMSELVES = ("test", "conformance")
-
-
-def run_tests_of_generated(names: Sequence[str]) -> None:
-    """Try the tests of the core on generated mutations, all in forks of one process in which the
-    tests are collected once; prints a line of JSON for each."""
-    from tests.mutation.judging import NOT_PUT_IN, judge
-
-    os.environ.setdefault("HYPOTHESIS_PROFILE", "mutation")
-    judged = judge([mutation_of(name) for name in names], ["tests/core"])
-    for name, seen in zip(names, judged.seen, strict=True):
-        first = next(iter(seen.by), "")
-        if first == NOT_PUT_IN:
-            cell: Cell = {"untried": "its function is changed as it is imported"}
-        else:
-            cell = {"by": "test" if first else "", "tried": 1, "says": first}
-            cell["seconds"] = round(judged.seconds.get(first, 0.0), 2)
-        print(json.dumps({name: cell}), flush=True)
 
 
 def _did_not_end(number: int, frame: object) -> None:
@@ -404,7 +329,7 @@ def tried(row: Row, checks: Sequence[str], base: Path) -> Cells:
     """The cells of a row, tried in a process of its own; of a patch, in a copy of the tree in
     ``base``."""
     if row.patch is None:
-        return _in_process(ROOT, checks, row)
+        return _in_process(row, checks, ROOT)
     with tempfile.TemporaryDirectory(prefix="ledger-") as name:
         directory = Path(name).resolve() / "copy"
         subprocess.run(["cp", "-r", base, directory], check=True)
@@ -422,24 +347,22 @@ def tried(row: Row, checks: Sequence[str], base: Path) -> Cells:
             if not by:
                 cells["test"]["says"] = "; ".join(hows)[:80]
         others = [check for check in checks if check != "test"]
-        return cells | (_in_process(directory, others, row) if others else {})
+        return cells | (_in_process(row, others, directory) if others else {})
 
 
-def _in_process(directory: Path, names: Sequence[str], row: Row | None = None) -> Cells:
-    """The cells of a row by the names of its checks; without one, those of the tests of the core
-    by the names of generated rows."""
+def _in_process(row: Row, checks: Sequence[str], directory: Path) -> Cells:
     environ = {**os.environ, "PYTHONPATH": str(directory), "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", "tests.oracles.ledger", row.name if row else "", *names]
+    command = [sys.executable, "-m", "tests.oracles.ledger", row.name, *checks]
     done = subprocess.run(
         command, cwd=directory, env=environ, capture_output=True, text=True, check=False
     )
     cells: Cells = {}
     for line in done.stdout.splitlines():
         cells |= json.loads(line)
-    for name in names:
-        if name not in cells:  # it could not be imported, or took all memory
+    for check in checks:
+        if check not in cells:  # it could not be imported, or took all memory
             says = done.stderr.strip().rpartition("\n")[2][:80]
-            cells[name] = {"by": "CRASH", "tried": 0, "seconds": 0.0, "says": says}
+            cells[check] = {"by": "CRASH", "tried": 0, "seconds": 0.0, "says": says}
     return cells
 
 
@@ -450,6 +373,14 @@ def read(path: Path = STORED) -> Ledger:
     """The rows of a file; none if there is none."""
     rows: Ledger = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return rows
+
+
+def seeds_that_show() -> dict[str, int]:
+    """By row: the seed of the simulator that has shown it last."""
+    return {
+        name: cells["fuzz"]["seed"] for name, cells in read().items()
+        if "seed" in cells.get("fuzz", {})
+    }  # fmt: skip
 
 
 def write(ledger: Ledger) -> None:
@@ -474,12 +405,11 @@ def fill(rows: Sequence[Row], checks: Sequence[str], jobs: int, *, again: bool) 
             cell = cells.get(check, {})
             if reason := untried(row, check):
                 cells[check] = {"untried": reason}
-            elif again or not cell or ("untried" in cell and row.family != "generated"):
+            elif again or not cell or "untried" in cell:
                 wanted.append(check)
         if wanted:
             left.append((row, wanted))
     write(ledger)
-    _fill_tests_of_generated(ledger, left)
     with tempfile.TemporaryDirectory(prefix="ledger-") as name, ThreadPoolExecutor(jobs) as pool:
         base = Path(name).resolve() / "base"
         if any(row.patch for row, _ in left):
@@ -497,20 +427,6 @@ def fill(rows: Sequence[Row], checks: Sequence[str], jobs: int, *, again: bool) 
             raise
 
 
-def _fill_tests_of_generated(ledger: Ledger, left: list[tuple[Row, list[str]]]) -> None:
-    """Try the tests of the core on many rows at once, and take that from what is left."""
-    names = []
-    for row, wanted in left:
-        if row.family == "generated" and "test" in wanted:
-            names.append(row.name)
-            wanted.remove("test")
-    for first in range(0, len(names), AT_ONCE):
-        for name, cell in _in_process(ROOT, names[first : first + AT_ONCE]).items():
-            ledger[name]["test"] = cell
-        write(ledger)
-        print(f"tests of the core: {min(first + AT_ONCE, len(names))}/{len(names)}", flush=True)
-
-
 # -- comparison ---------------------------------------------------------------
 
 
@@ -521,8 +437,6 @@ def compare(old: Ledger, new: Ledger) -> tuple[list[str], list[str]]:
         before, now = finders(cells), finders(new.get(name, {}))
         if not before:
             continue
-        if name not in new and name.startswith(GENERATED_FIRST):
-            continue  # the source has changed in that place
         if not now:
             why = "lost its last finder" if name in new else "is gone"
             lost.append(f"{name}: {why}; it was found by {_told(before)}")
@@ -588,17 +502,10 @@ def main(given: argparse.Namespace) -> int:
     return 0
 
 
-def _main_of_process(name: str, names: Sequence[str]) -> None:
-    """Try checks of one row, or generated rows: what the command starts."""
-    if not name:
-        run_tests_of_generated(names)
-        return
-    if name.startswith(GENERATED_FIRST):
-        row = Row(name, "generated")  # nothing of the package is imported before it
-    else:
-        makers = (registered_rows, patch_rows)
-        row = next(row for make in makers for row in make() if row.name == name)
-    run_cells(row, names)
+def _main_of_process(name: str, checks: Sequence[str]) -> None:
+    """Try checks of one row: what the command starts."""
+    (row,) = [each for each in all_rows() if each.name == name]
+    run_cells(row, checks)
 
 
 if __name__ == "__main__":

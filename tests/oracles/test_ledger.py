@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutation.modules import path_of
-from tests.mutation.mutate import mutations
 from tests.oracles.ledger import (
     CHECKS,
+    REGISTERED,
     Cells,
     Row,
+    all_rows,
     compare,
     finders,
-    mutation_of,
-    patch_rows,
     read,
-    registered_rows,
+    seeds_that_show,
     tried,
     untried,
 )
 from trio_envserve.lab.mutants import MUTANTS
 
-ROWS = [row for make in (registered_rows, patch_rows) for row in make()]
+ROWS = all_rows()
 
 
 def test_a_row_has_a_name_of_its_own_for_each_mutant_and_patch():
     names = [row.name for row in ROWS]
     assert len({*names}) == len(names)
     assert {*names} >= {mutant.name for mutant in MUTANTS}
+    assert {*read()} == {*names}
 
 
 def test_every_mutant_and_every_patch_has_a_finder():
     """For one that is new: ``python -m tests.oracles ledger --rows NAME``."""
     ledger = read()
     assert [row.name for row in ROWS if not finders(ledger.get(row.name, {}))] == []
+
+
+def test_each_mutant_that_is_fuzzed_has_a_seed_that_shows_it():
+    mutants = [row for row in ROWS if row.family in REGISTERED]
+    shown, fuzzed = seeds_that_show(), [row.name for row in mutants if not untried(row, "fuzz")]
+    assert [row.name for row in mutants if row.name in shown] == fuzzed
 
 
 def test_cells_name_guarantees_that_count_for_their_row():
@@ -49,16 +54,6 @@ def test_a_row_is_tried_in_a_process_of_its_own(tmp_path):
     cells = tried(Row("reruns-for-ever", "simulator", ("G2",)), ["fuzz"], tmp_path)
     assert cells["fuzz"]["by"] == "G2"
     assert 0 < cells["fuzz"]["tried"] < 100
-
-
-def test_a_generated_mutation_is_what_is_imported(tmp_path):
-    name = "generated: work: Works.may_rerun: return None at all"
-    with pytest.raises(StopIteration):
-        mutation_of(name)
-    source = path_of("account").read_text("utf-8")
-    chosen = next(m for m in mutations(source) if m.function.endswith(".may_run"))
-    cells = tried(Row(f"generated: account: {chosen.name}", "generated"), ["fuzz"], tmp_path)
-    assert cells["fuzz"]["by"] in {"G8", "G9", "CRASH"}
 
 
 def cell(by: str, seconds: float = 1.0) -> Cells:
@@ -78,7 +73,6 @@ def cell(by: str, seconds: float = 1.0) -> Cells:
         ({"a": cell("")}, {}, []),
         ({"a": cell("G1")}, {"a": cell("G2")}, ["a: was found by fuzz (G1), and now by fuzz (G2)"]),
         ({"a": cell("test")}, {"a": cell("G2")}, []),
-        ({"generated: x: y": cell("G1")}, {}, []),
         ({"a": cell("G1")}, {"a": {"explore": {"by": "G1", "seconds": 1.0}}}, []),
     ],
 )
