@@ -3,15 +3,11 @@
 ``python -m tests.oracles COMMAND --help`` explains each:
 
 ``digests``
-    hashes of seeded runs, and sizes of every explored configuration.
+    hashes of seeded runs, those of mutants included, and sizes of every explored configuration.
 ``ledger``
     everything broken on purpose, and which check finds it by which guarantee.
-``traces``
-    what the judges of the simulator see, as plain data outside of the repository.
-``judge``
-    judges over those traces: whether they find what today's do.
 ``mutated``
-    the judges under mutation: which small changes of them no trace shows.
+    the judges under mutation: which small changes of them no run shows.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import digests, judge, ledger, mutated, traces
+from . import digests, ledger, mutated
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         "python -m tests.oracles", description=(__doc__ or "").partition("\n")[0]
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (digests, ledger, traces, judge, mutated):
+    for command in (digests, ledger, mutated):
         name = command.__name__.rpartition(".")[2]
         prose = (command.__doc__ or "").partition("\n")[0]
         its = commands.add_parser(name, help=prose, description=prose)

@@ -2,12 +2,14 @@
 
 ``digests.json`` holds, for blocks of 100 seeds, one hash over the digests of all runs, the first
 four hexadecimal digits of each digest and the number of events of each run; so the first run that
-differs is found without a second list.  The hash decides; the digits say where.  Of each explored
-configuration it holds the numbers of states and transitions, and the depth.
+differs is found without a second list.  The hash decides; the digits say where.  Of each mutant
+it holds a hash over what judges find in a run that shows it, the one of the ledger: so a change of
+a judge is seen there.  Of each explored configuration it holds the numbers of states and
+transitions, and the depth.
 
 ``python -m tests.oracles digests --check`` compares, without ``--check`` the file is written.
-``--only PART`` (``simulator``, ``hosted``, ``explored`` or the name of a configuration) takes a
-part of either; what is not chosen stays as it is in the file.
+``--only PART`` (``simulator``, ``hosted``, ``mutants``, ``explored`` or the name of a
+configuration) takes a part of either; what is not chosen stays as it is in the file.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.oracles import ledger
 from trio_envserve.lab.exploration.configurations import ALL, configuration
 from trio_envserve.lab.exploration.search import explore
+from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
@@ -34,6 +38,8 @@ DIGITS = 4
 """Number of hexadecimal digits of a digest that are kept of each run."""
 SEEDS = {"simulator": 1_500, "hosted": 100}
 """Number of seeds of the simulator that are run, from 0 on: without hosts, and with them."""
+
+SEEDS_OF_MUTANTS = ledger.seeds_that_show()
 
 Stored = dict[str, Any]
 
@@ -67,6 +73,25 @@ def block_of(ran: Sequence[Ran]) -> Stored:
         "digits": "".join(each.digest[:DIGITS] for each in ran),
         "events": [each.events for each in ran],
     }
+
+
+def of_mutant(name: str) -> Stored:
+    """A run of a mutant, which shows it if any is known to, and what judges find there.
+
+    Of a crash only its place counts: its text has paths and line numbers.
+    """
+    target, seed = Protocol(mutant=name), SEEDS_OF_MUTANTS.get(name, 0)
+    with target.applied():
+        ran = target.run(seed)
+    found = [
+        (each.guarantee, each.at_s, each.key, "" if each.guarantee == "CRASH" else each.text)
+        for each in ran.violations
+    ]
+    return {
+        "seed": seed, "events": ran.events,
+        "found": blake2b(json.dumps(found).encode(), digest_size=16).hexdigest(),
+        "violated": sorted({each.guarantee for each in ran.violations}),
+    }  # fmt: skip
 
 
 def explored(name: str) -> Stored:
@@ -121,7 +146,7 @@ class Difference(NamedTuple):
 def read() -> Stored:
     """The file; parts that it lacks are empty."""
     stored: Stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    return {part: stored.get(part, {}) for part in (*WORLDS, "explored")}
+    return {part: stored.get(part, {}) for part in (*WORLDS, "mutants", "explored")}
 
 
 def write(stored: Stored) -> None:
@@ -157,6 +182,12 @@ def compared(only: Sequence[str], jobs: int, found: Stored) -> Iterator[Differen
                 before = stored[world].get(str(first))
                 text = block_difference(first, before, block) if before else "not stored"
                 yield Difference(f"{world}, seeds {first} to {first + BLOCK - 1}", text)
+        shown = [each.name for each in MUTANTS if not only or "mutants" in only]
+        for name, ran in zip(shown, pool.map(of_mutant, shown), strict=True):
+            found["mutants"][name] = ran
+            before = stored["mutants"].get(name)
+            text = sizes_difference(before, ran) if before else "not stored"
+            yield Difference(f"mutant {name}", text)
         names = configurations(only)
         for name, sizes in zip(names, pool.map(explored, names), strict=True):
             found["explored"][name] = sizes
@@ -175,14 +206,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART",
-        help="simulator, hosted, explored, or a configuration; may be repeated; default: all",
+        help="simulator, hosted, mutants, explored, or a configuration; may be repeated; default: "
+        "all",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
 
 
 def main(given: argparse.Namespace) -> int:
     """The exit code: whether anything differs that should not."""
-    names = {*WORLDS, "explored", *(each.name for each in ALL)}
+    names = {*WORLDS, "mutants", "explored", *(each.name for each in ALL)}
     if unknown := set(given.only) - names:
         raise SystemExit(f"there is no {', '.join(sorted(unknown))}")
     found = read()

@@ -14,15 +14,24 @@ from tests.oracles.digests import (
     block_of,
     compared,
     first_that_differs,
+    of_mutant,
     read,
     sizes_difference,
 )
+from trio_envserve.lab.mutants import MUTANTS
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_first_seeds_run_as_stored(world: str):
     ran = block_of([WORLDS[world](seed) for seed in range(10)])
     assert first_that_differs(0, read()[world]["0"], ran) == ""
+
+
+def test_judges_find_in_the_first_mutants_what_is_stored():
+    stored = read()["mutants"]
+    assert [*stored] == [each.name for each in MUTANTS]
+    few = [*stored][:10]
+    assert {name: of_mutant(name) for name in few} == {name: stored[name] for name in few}
 
 
 def test_digests_are_stored_of_every_seed():
@@ -50,5 +59,5 @@ def test_a_difference_of_sizes_leaves_out_the_time_it_took():
 
 @pytest.mark.slow
 def test_every_stored_seed_is_as_stored():
-    differ = [each for each in compared([*SEEDS], 2, read()) if each.text]
+    differ = [each for each in compared([*SEEDS, "mutants"], 2, read()) if each.text]
     assert differ == []
