@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -157,7 +157,6 @@ def describe_exit(returncode: int, meanings: Mapping[int, str] = MappingProxyTyp
     return f"it was ended by {name}"
 
 
-@final
 class CutOutput:
     """The beginning and the end of what was written: at most ``most`` bytes."""
 
@@ -184,23 +183,20 @@ class CutOutput:
         kept = bytes(self._head + self._tail)
         return kept, self._total - len(kept)
 
-    async def read(self, pipe: IO[bytes]) -> None:
-        """Take what comes out of a pipe, to its end."""
-        while piece := await read_piece(pipe.fileno()):
-            self.take(piece)
-            await self.pause()
+    async def collect(self, stream: trio.abc.ReceiveStream) -> None:
+        """Take what comes out of a stream, until it ends or is closed here."""
+        with suppress(trio.ClosedResourceError):
+            async for piece in stream:
+                self.take(bytes(piece))
+                # A flood is not the work of this loop.
+                if self._total > self._head_most + self._tail_most:
+                    await trio.sleep(PAUSE_S)
 
-    async def pause(self) -> None:
-        """Rest for a moment if more was written than is kept: a flood is not the work of this
-        loop."""
-        if self._total > self._head_most + self._tail_most:
-            await trio.sleep(PAUSE_S)
-
-    def read_left(self, pipe: IO[bytes]) -> None:
+    def take_left(self, stream: trio.lowlevel.FdStream) -> None:
         """Take what is in a pipe now."""
         for _ in range(LEFT_BYTES // PIECE_BYTES):
             try:
-                piece = os.read(pipe.fileno(), PIECE_BYTES)
+                piece = os.read(stream.fileno(), PIECE_BYTES)
             except BlockingIOError:
                 return
             if not piece:
@@ -208,21 +204,16 @@ class CutOutput:
             self.take(piece)
 
 
-async def read_piece(pipe: int) -> bytes:
-    """The next bytes of a pipe that does not block; none at its end."""
-    while True:
-        await trio.lowlevel.wait_readable(pipe)
-        try:
-            return os.read(pipe, PIECE_BYTES)
-        except BlockingIOError:  # there is another reader
-            continue
+async def feed(stream: trio.abc.SendStream, data: bytes) -> None:
+    """Write all of it to a stream, or until nobody reads it, and close that."""
+    async with stream:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await stream.send_all(data)
 
 
-async def write(pipe: IO[bytes], data: bytes) -> None:
-    """Write all of it to a pipe that does not block, or until nobody reads it, and close that."""
-    left = memoryview(data)
-    with pipe, contextlib.suppress(BrokenPipeError):
-        while left:
-            await trio.lowlevel.wait_writable(pipe.fileno())
-            with contextlib.suppress(BlockingIOError):
-                left = left[os.write(pipe.fileno(), left) :]
+def open_pipe(its_end: int, given: ExitStack) -> tuple[trio.lowlevel.FdStream, int]:
+    """A pipe to a command: this side's end, and the number of the other one, which ``given``
+    closes.  ``its_end``: 0 if the command reads, 1 if it writes."""
+    ends = os.pipe()
+    given.callback(os.close, ends[its_end])
+    return trio.lowlevel.FdStream(ends[1 - its_end]), ends[its_end]

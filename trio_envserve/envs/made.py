@@ -9,15 +9,21 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, final
 
 from ..carrier import WorkCarrier
-from ..commands import CommandRun, CompletedProcess, encoded, input_of, variables_of, words_of
+from ..commands import (
+    PIECE_BYTES,
+    CommandRun,
+    CompletedProcess,
+    encoded,
+    input_of,
+    variables_of,
+    words_of,
+)
 from ..core.errors import EnvServeError
 
 MOST_BYTES = 1 << 20
 """Default of the most bytes of output."""
 TAIL_BYTES = 1 << 16
 """Most bytes of standard error that a running process keeps, the last ones."""
-PIECE_BYTES = 1 << 16
-"""Most bytes of one piece of output."""
 
 _SIGNALS = 64
 """Largest signal number."""

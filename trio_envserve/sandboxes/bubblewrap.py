@@ -43,11 +43,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import trio
 
-from ..commands import CompletedProcess, CutOutput, completed, read_piece, write
+from ..commands import CompletedProcess, CutOutput, completed, feed, open_pipe
 from ..core.errors import ConfigError
 from ..removal import remove_folder
 from .bubblewrap_init import MOST_BYTES
@@ -119,7 +119,7 @@ async def create(name: str, spec: SandboxSpec) -> str:
         try:
             with trio.move_on_after(START_S):
                 init = await started.init()
-                if await read_piece(started.ready) == b"ready\n":
+                if await started.ready.receive_some() == b"ready\n":
                     _note(folder, [_identity(init), _identity(started.pid)])
                     return name
             raise SandboxUnavailable(f"a sandbox did not start: {started.errors()}")
@@ -138,8 +138,8 @@ class _Started(NamedTuple):
 
     pid: int
     """Process id of bwrap, the parent of process 1."""
-    ready: int
-    info: int
+    ready: trio.lowlevel.FdStream
+    info: trio.lowlevel.FdStream
     info_read: bytearray
     """Everything read from ``info``."""
     errors_file: int
@@ -147,7 +147,7 @@ class _Started(NamedTuple):
     async def init(self) -> int:
         """Process id of process 1, seen from outside; 0 if there is none."""
         while (found := re.search(rb'"child-pid": *(\d+)\D', self.info_read)) is None:
-            piece = await read_piece(self.info)
+            piece = await self.info.receive_some()
             if not piece:
                 return 0
             self.info_read.extend(piece)
@@ -179,11 +179,9 @@ def _start(folder: Path, spec: SandboxSpec, stack: ExitStack) -> _Started:
             ends.callback(os.close, number)
             return number
 
-        def pipe() -> tuple[int, int]:
-            out, into = os.pipe()
-            os.set_blocking(out, False)
-            stack.callback(os.close, out)
-            ends.callback(os.close, into)
+        def pipe() -> tuple[trio.lowlevel.FdStream, int]:
+            out, into = open_pipe(1, ends)
+            stack.callback(out.close)
             return out, into
 
         (ready, to_ready), (info, to_info) = pipe(), pipe()
@@ -409,29 +407,23 @@ class BubblewrapSandbox:
             err.take(text.encode(errors="backslashreplace"))
             return completed(126, out.kept(), err.kept(), "")
         with ExitStack() as stack, ExitStack() as theirs:
-
-            def pipe(reader: ExitStack, writer: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-                numbers = os.pipe()
-                ends = os.fdopen(numbers[0], "rb", 0), os.fdopen(numbers[1], "wb", 0)
-                for end, holder in zip(ends, (reader, writer), strict=True):
-                    holder.enter_context(end)
-                    os.set_blocking(end.fileno(), holder is theirs)
-                return ends
-
-            stdin, to_stdin = pipe(theirs, stack)
-            stdout, to_stdout = pipe(stack, theirs)
-            stderr, to_stderr = pipe(stack, theirs)
+            stdin, its_stdin = open_pipe(0, theirs)
+            stack.callback(stdin.close)
+            stdout, its_stdout = open_pipe(1, theirs)
+            stack.callback(stdout.close)
+            stderr, its_stderr = open_pipe(1, theirs)
+            stack.callback(stderr.close)
             connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             stack.enter_context(connection)
             with trio.move_on_after(END_S) as asking:
-                await self._ask(connection, request, [stdin, to_stdout, to_stderr])
+                await self._ask(connection, request, [its_stdin, its_stdout, its_stderr])
             if asking.cancelled_caught:
                 raise SandboxDied(_SILENT)
             theirs.close()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(write, to_stdin, command.input)
-                nursery.start_soon(out.read, stdout)
-                nursery.start_soon(err.read, stderr)
+                nursery.start_soon(feed, stdin, command.input)
+                nursery.start_soon(out.collect, stdout)
+                nursery.start_soon(err.collect, stderr)
                 is_there = False
                 with trio.move_on_after(command.timeout_s) as limit:
                     reply = await _reply(connection)
@@ -444,18 +436,17 @@ class BubblewrapSandbox:
                     is_there = killing.cancelled_caught
                 nursery.cancel_scope.cancel()
             status, reached = _told(reply, is_there=is_there)
-            out.read_left(stdout)
-            err.read_left(stderr)
+            out.take_left(stdout)
+            err.take_left(stderr)
         if limit.cancelled_caught:
             reached = reached or "timeout"
         return completed(status, out.kept(), err.kept(), reached)
 
     async def _ask(
-        self, connection: trio.socket.SocketType, asked: bytes, streams: Sequence[IO[bytes]]
+        self, connection: trio.socket.SocketType, asked: bytes, streams: Sequence[int]
     ) -> None:
         request = memoryview(_LENGTH.pack(len(asked)) + asked)
-        numbers = array.array("i", [each.fileno() for each in streams])
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
         try:
             with _control(self._folder) as path:
                 await connection.connect(path)

@@ -30,7 +30,7 @@ from typing import Any, Final, final
 
 import trio
 
-from ..commands import CompletedProcess, CutOutput, completed
+from ..commands import CompletedProcess, CutOutput, completed, feed
 from ..core.errors import ConfigError
 from .interface import SandboxCommand, SandboxDied, SandboxSpec, SandboxUnavailable
 
@@ -177,9 +177,9 @@ class Container:
         try:
             async with stdin, stdout, stderr:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_write, stdin, command.input)
-                    nursery.start_soon(_read, stdout, out)
-                    nursery.start_soon(_read, stderr, err)
+                    nursery.start_soon(feed, stdin, command.input)
+                    nursery.start_soon(out.collect, stdout)
+                    nursery.start_soon(err.collect, stderr)
                     with trio.move_on_after(command.timeout_s) as limit:
                         await process.wait()
                     if limit.cancelled_caught:
@@ -239,17 +239,18 @@ class Container:
 
 
 @final
-class _Errors:
+class _Errors(CutOutput):
     """Standard error, after a first line with the process id of the command."""
 
     def __init__(self, most: int) -> None:
-        self._output = CutOutput(most)
+        super().__init__(most)
         self._first = b""
         self.pid: int | None = None
         """Process id in the sandbox; None: the command has not begun."""
         self._is_open = True
 
     def take(self, piece: bytes) -> None:
+        """See ``CutOutput.take``."""
         if self._is_open:
             self._first += piece
             line, newline, rest = self._first.partition(b"\n")
@@ -260,32 +261,14 @@ class _Errors:
                 self.pid, piece = int(line), rest
             else:
                 piece = self._first
-        self._output.take(piece)
-
-    async def pause(self) -> None:
-        """See ``CutOutput.pause``."""
-        await self._output.pause()
+        super().take(piece)
 
     def kept(self) -> tuple[bytes, int]:
         """See ``CutOutput.kept``."""
         if self._is_open:
-            self._output.take(self._first)
+            super().take(self._first)
             self._is_open = False
-        return self._output.kept()
-
-
-async def _read(stream: trio.abc.ReceiveStream, into: CutOutput | _Errors) -> None:
-    async for piece in stream:
-        into.take(bytes(piece))
-        await into.pause()
-
-
-async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
-    async with stream:
-        try:
-            await stream.send_all(data)
-        except trio.BrokenResourceError:  # nobody reads it
-            pass
+        return super().kept()
 
 
 # -- destroy ------------------------------------------------------------------------------

@@ -32,9 +32,17 @@ from typing import final
 
 import trio
 
-from ..commands import CommandRun, CompletedProcess, CutOutput, completed, describe_exit
-from ..envs.made import (
+from ..commands import (
     PIECE_BYTES,
+    CommandRun,
+    CompletedProcess,
+    CutOutput,
+    completed,
+    describe_exit,
+    feed,
+    open_pipe,
+)
+from ..envs.made import (
     TAIL_BYTES,
     ProcessCommand,
     ProcessFailed,
@@ -243,11 +251,7 @@ class _Process:
 
         def pipe(way: str, its_end: int) -> tuple[trio.lowlevel.FdStream | None, int]:
             """Our end of a pipe, and the number of the other one."""
-            if way != "pipe":
-                return None, subprocess.DEVNULL
-            ends = os.pipe()
-            given.callback(os.close, ends[its_end])
-            return trio.lowlevel.FdStream(ends[1 - its_end]), ends[its_end]
+            return open_pipe(its_end, given) if way == "pipe" else (None, subprocess.DEVNULL)
 
         command = self._command
         self._stdin, stdin = pipe(command.stdin, 0)
@@ -403,19 +407,9 @@ class _Process:
         """Run the process to its end or its limit, and kill what is left.  Returns its standard
         output with the number of bytes left out, and whether it reached the limit."""
         stdout = CutOutput(how.most_bytes)
-
-        async def feed() -> None:
-            with suppress(BrokenPipeError):  # it need not read all
-                await self.send(how.input)
-                await self.end_input()
-
-        async def collect() -> None:
-            while piece := await self.receive(PIECE_BYTES):
-                stdout.take(piece)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(feed)
-            nursery.start_soon(collect)
+            nursery.start_soon(feed, _need(self._stdin, "stdin"), how.input)
+            nursery.start_soon(stdout.collect, _need(self._stdout, "stdout"))
             with trio.move_on_after(how.timeout_s) as scope:
                 await self._ended.wait()
             self.end()
