@@ -39,7 +39,7 @@ from typing import Any
 
 from trio_envserve import cli
 from trio_envserve.host.allocator import keep_freed_memory
-from trio_envserve.worker.heartbeat import die_with_parent
+from trio_envserve.worker.reaper import die_with_parent
 
 IMPORTED = (
     *(f"trio_envserve.cli.{each.name}" for each in pkgutil.iter_modules(cli.__path__)),

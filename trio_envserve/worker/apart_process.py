@@ -65,12 +65,12 @@ from typing import Any, Final, NoReturn, TypeAlias, final
 
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
-from .heartbeat import die_with_parent
 from .reaper import (
     PR_SET_PDEATHSIG,
     be_deaf,
     become_subreaper,
     children_of_this,
+    die_with_parent,
     drain,
     end_as,
     kill_group,

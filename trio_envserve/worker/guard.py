@@ -40,10 +40,10 @@ from collections.abc import Sequence
 from typing import Final, NoReturn, final
 
 from . import folders
-from .heartbeat import die_with_parent
 from .reaper import (
     be_deaf,
     become_subreaper,
+    die_with_parent,
     drain,
     end_as,
     kill_group,

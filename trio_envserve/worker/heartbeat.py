@@ -9,17 +9,16 @@ parent.  Then the thread kills the whole process group, with all processes that 
 started there.
 
 The thread needs the interpreter lock.  For code that never releases it, a process watches the
-server as well (:mod:`.guard`), and on Linux the kernel does (:func:`die_with_parent`).
+server as well (:mod:`.guard`), and on Linux the kernel does
+(:func:`~.reaper.die_with_parent`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import select
-import signal
 import socket
 import sys
 import threading
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ..core.clock import BlockedFor
 from ..core.heartbeat import ANSWERS_MOST, Heartbeat, StackQuestion
-from .reaper import PR_SET_PDEATHSIG
+from .reaper import end_process_group
 
 if TYPE_CHECKING:
     import trio
@@ -151,19 +150,3 @@ def memory_bytes() -> int:
         # No /proc; or no descriptor is left, and the heartbeat must not stop.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the system to kill this process when its parent ends (Linux), and end the
-    process group now if the parent has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        end_process_group()
-
-
-def end_process_group() -> None:
-    """Kill this process and its process group."""
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)

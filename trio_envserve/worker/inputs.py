@@ -23,7 +23,7 @@ from ..envs.loading import load
 from ..envs.rescoring import scorer_of
 from ..redaction import hide_named
 from .failures import describe_exception, described_cause
-from .heartbeat import die_with_parent
+from .reaper import die_with_parent
 
 
 def main() -> NoReturn:

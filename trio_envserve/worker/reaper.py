@@ -57,6 +57,22 @@ def become_subreaper(libc: ctypes.CDLL) -> None:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the system kill this process when its parent ends (Linux); if it has ended already, kill
+    this one and its process group now."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        end_process_group()
+
+
+def end_process_group() -> NoReturn:
+    """Kill this process and its process group, if that is its own."""
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def be_deaf(unused: Sequence[int] = ()) -> None:
     """Ignore signals that are meant for others, and close the standard streams and ``unused``."""
     for number in _DEAF_TO:
@@ -190,12 +206,11 @@ def _reap(worker: int, link: int) -> int:
         watched = os.pidfd_open(worker)
     if os.getppid() != worker:  # asked after the pidfd was opened: so it is the worker's
         return 0
-    libc = ctypes.CDLL(None, use_errno=True)
-    become_subreaper(libc)
+    become_subreaper(ctypes.CDLL(None))
     size = int.from_bytes(_read(link, SIZE_BYTES), "big")
     args, cwd, env = marshal.loads(_read(link, size))
     with woken_by_children() as woken:
-        child, failed = _start(args, cwd, env, libc)
+        child, failed = _start(args, cwd, env)
         be_deaf()
         if failed:
             os.write(link, b"%s %s\n" % (FAILED, failed))
@@ -217,9 +232,7 @@ def _read(link: int, size: int) -> bytes:
     return data
 
 
-def _start(
-    args: list[bytes], cwd: bytes, env: dict[bytes, bytes], libc: ctypes.CDLL
-) -> tuple[int, bytes]:
+def _start(args: list[bytes], cwd: bytes, env: dict[bytes, bytes]) -> tuple[int, bytes]:
     """The process id of the command; or the step that failed, and its errno."""
     own, step = os.getpid(), b"fork"
     try:
@@ -234,10 +247,7 @@ def _start(
         return child, failed
     try:
         os.setsid()
-        if hasattr(libc, "prctl"):
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != own:
-            os._exit(1)
+        die_with_parent(own)
         for name in _IGNORED:
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
