@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "foreign": set(),
     "large_pickles": set(),
     "extras": set(),
+    "file_modules": set(),
     "otlp": set(),
     "carrier": set(),
     "commands": set(),
@@ -56,10 +57,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": WORDS | {
         "redaction", "core.values", "core.notes", "core.stack_frames", "large_pickles", "models",
         "foreign", "near", "options", "commands", "sandboxes", "tracing",
-        "carrier", "extras",
+        "carrier", "extras", "file_modules",
     },
     "worker": {
-        "carrier",
+        "carrier", "file_modules",
         "core", "core.values", "net", "models", "envs", "large_pickles", "logs", "foreign",
         "redaction", "removal", "tracing", "otlp", "commands", "turns",
     },

@@ -24,7 +24,7 @@ from tests.worker import scorers
 from tests.worker.helpers import BACKENDS, on_asyncio, opened, request
 from trio_envserve import ApartDied, ApartOutOfMemory, ApartTimeout, foreign
 from trio_envserve.envs import load
-from trio_envserve.envs.apart import ApartReply, call_of, checked, value_of
+from trio_envserve.envs.apart import ApartCall, ApartReply, call_of, checked, value_of
 from trio_envserve.worker import apart as apart_module
 from trio_envserve.worker.apart import ApartPool, open_apart
 from trio_envserve.worker.failures import EnvironmentFailure, code_of
@@ -426,6 +426,18 @@ async def test_process_in_which_a_call_has_taken_something_away_is_not_used_agai
             pid = await called(pool, function)
             assert await called(pool, scorers.own_pid) != pid, function
             assert await called(pool, scorers.is_whole), function
+
+
+async def test_module_that_fails_on_import_says_why_in_each_call(tmp_path: Path):
+    """A half of it stayed: the second call was told that the module has no such function."""
+    file = tmp_path / "scorers_of_a_file.py"
+    file.write_text("raise LookupError('there is no data')")
+    name = "scorers_of_a_file@1"  # as modules of files are called
+    job = f"c{name}\nscore\n.".encode()
+    call = ApartCall("score", name, str(file), job, (), checked(60, None))
+    async with open_apart() as pool:
+        told = [(await pool.run(call)).told for _ in range(2)]
+    assert told == ["LookupError: there is no data"] * 2
 
 
 async def test_call_that_finds_an_idle_process_dead_has_another():

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 from ..core.errors import EnvServeError
 from ..core.limits import RESOURCE_KIND_BYTES, RESOURCE_REFERENCE_BYTES
-from .specs import module_of_file
+from ..file_modules import module_of_file
 
 _LOADING = threading.Lock()
 """Held while a module is loaded from its file: ``exec_module`` has no lock of its own."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from .. import foreign
 from ..core.errors import ConfigError
 from ..extras import needs_extra
+from ..file_modules import module_of_file
 from ..near import did_you_mean
 
 if TYPE_CHECKING:
@@ -207,20 +207,6 @@ def _import_file(name: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     return _imported(name, foreign.call(module_of_file, module_name, path))
-
-
-def module_of_file(name: str, path: str | Path) -> ModuleType:
-    """Load a module from a file, under this name.  Raises what its code raises, and ImportError."""
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise ImportError(f"{path} is no module")
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _in_file(name: str) -> str:

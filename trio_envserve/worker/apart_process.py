@@ -43,7 +43,6 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib
-import importlib.util
 import io
 import operator
 import os
@@ -63,6 +62,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeAlias, final
 
+from ..file_modules import module_of_file
 from ..large_pickles import Spans, dump, mapped, write
 from ..redaction import hide_named, redacted
 from .reaper import (
@@ -268,7 +268,8 @@ def _reply(
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
         try:
-            _import(module, file)
+            if module and module not in sys.modules:  # the worker has loaded it from its file
+                module_of_file(module, file)
             function, args = pickle.loads(job, buffers=mapped(written.fileno(), spans))
             if _State.shared is None or not _State.shared.has_all_modules:  # a new one is there
                 _State.shared = ProcessState()
@@ -292,17 +293,6 @@ def _reply(
             sys.stdout.flush()
         except (OSError, ValueError):  # the call has closed it
             _State.spoilt = True
-
-
-def _import(module: str, file: str) -> None:
-    """Import a module by its file, as the worker has done."""
-    if not module or module in sys.modules:
-        return
-    found = importlib.util.spec_from_file_location(module, file)
-    assert found is not None
-    assert found.loader is not None
-    sys.modules[module] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(sys.modules[module])
 
 
 def _limit(memory_bytes: int, hard: int) -> None:
