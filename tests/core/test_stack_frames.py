@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
+import trio_envserve
 from trio_envserve.core.stack_frames import (
     AUTHORS_LINE_CHARACTERS,
     authors_line,
     authors_part,
     dumped_stacks,
     holder_in,
+    is_ours,
     named,
 )
 
@@ -41,6 +44,27 @@ def test_who_waits_for_an_answer_over_http_stands_where_the_author_asked():
         + frame(f"{libraries}/httpcore2/_async/http11.py", 3, "_receive_event")
     )  # fmt: skip
     assert authors_line(stack) == 'File "/home/env.py", line 7, in run_rollout'
+
+
+def test_rollout_that_waits_for_its_model_stands_where_the_author_asked():
+    """It was the line of ``ask`` in this package."""
+    ours = "/v/lib/python3.11/site-packages/trio_envserve"
+    author = frame("/home/env.py", 7, "run_rollout")
+    for inner in ("envs/interface.py", "commands.py", "sandboxes/sandbox.py", "envs/tool_loop.py"):
+        stack = "tasks of trio:\n" + author + frame(f"{ours}/{inner}", 9, "ask")
+        assert authors_line(stack) == 'File "/home/env.py", line 7, in run_rollout'
+    built_in = frame(f"{ours}/envs/arithmetic.py", 9, "_converse")
+    assert authors_line(f"tasks of trio:\n{built_in}").endswith("in _converse")
+
+
+def test_modules_below_a_rollout_are_those_of_this_package():
+    root = Path(trio_envserve.__file__).parent
+    found = {each for each in root.rglob("*.py") if is_ours(str(each))}
+    apart = {each.relative_to(root).parts[0] for each in {*root.rglob("*.py")} - found}
+    assert apart == {"envs", "lab", "retrylab", "testing"}  # which have environments of their own
+    known = {each.name for each in (root / "envs").glob("*.py")} - {each.name for each in found}
+    assert known == {"arithmetic.py", "reasoning_gym.py"}
+    assert not is_ours("/home/trio_envserve/examples/env.py")
 
 
 def test_who_holds_the_loop_stands_where_the_loop_stands():

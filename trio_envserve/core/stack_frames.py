@@ -15,12 +15,19 @@ AUTHORS_LINE_CHARACTERS = 200
 _FRAME = re.compile(
     r'^[ \t]*File "(?P<path>[^"\n]*)", line \d{1,9}, in (?P<name>.*)$', re.MULTILINE
 )
-_NOT_THE_AUTHORS = re.compile(
+_OURS = re.compile(
+    r"/trio_envserve/(?!envs/(?:arithmetic|reasoning_gym)\.py$)"
+    r"(?:__init__|__main__|carrier|cli|client|commands|core|doors|envs|evals|extras|file_modules"
+    r"|foreign|host|json_values|large_pickles|launchers|logs|models|near|net|options|otlp|pages"
+    r"|redaction|regular_files|removal|sandboxes|server|tracing|trainers|turns|worker)(?:/|\.py$)"
+)
+"""Paths of this package.  The environments that come with it count as an author's, and so does what
+is beside it in a folder of its name."""
+_LIBRARIES = re.compile(
     r"/site-packages/(?:trio|_?trio_parallel(?:_workers)?|outcome|anyio|sniffio|httpx2?|httpcore2?|h11)/"
-    r"|/trio_envserve/(?:client|core|foreign|host|models|net|server|tracing|worker)\b"
     r"|/lib/python3\.\d+/(?!site-packages/)|^<"
 )
-"""Paths of code that is not the author's: libraries and this package."""
+"""Paths of libraries that stand around an author's code, or that this package calls."""
 
 _TASKS = "tasks of trio:\n"
 _LOOP_OF_ASYNCIO = "the loop of asyncio stands here:\n"
@@ -89,9 +96,15 @@ def holder_in(stacks: list[str]) -> tuple[str, list[str]]:
     return request[1] if request else "", [*map(authors_part, own)]
 
 
+def is_ours(path: str) -> bool:
+    """Whether a file is of this package, and not an environment in it, judged by its path: workers
+    of other machines and interpreters describe stacks, too."""
+    return _OURS.search(path) is not None
+
+
 def is_authors(path: str) -> bool:
     """Whether a file is code of the environment's author, judged by its path."""
-    return not _NOT_THE_AUTHORS.search(path)
+    return not (is_ours(path) or _LIBRARIES.search(path))
 
 
 def _frames(text: str) -> list[re.Match[str]]:

@@ -24,21 +24,14 @@ from types import TracebackType
 import outcome
 import trio
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_BUILT_IN = tuple(
-    os.path.join(_PACKAGE, "envs", f"{name}.py") for name in ("arithmetic", "reasoning_gym")
-)
+from ..core.stack_frames import is_ours
+
 _FOLDERS = tuple(
     os.path.abspath(folder) + os.sep
     for module in (asyncio, concurrent.futures, importlib, outcome, trio)
     for folder in module.__path__
 )
 _FROZEN = "<frozen "
-
-
-def is_ours(file: str) -> bool:
-    """Whether a file is of this package, and not an environment in it."""
-    return file.startswith(_PACKAGE + os.sep) and file not in _BUILT_IN
 
 
 def own_frames(tb: TracebackType | None) -> TracebackType | None:
