@@ -201,6 +201,16 @@ def test_a_lock_whose_file_cannot_be_opened_again_closes_nothing_of_others(
     assert closed == 0
 
 
+def test_damaged_lines_of_a_lock_file_prove_nothing(locks) -> None:
+    """The server ended with a traceback, and so did each later one of its address."""
+    first = locks()
+    assert first.try_epochs(numbered(1)) == set()
+    first.epochs.append(f"{'zz' * 16}\n{'11' * 15}\n")
+    first.close()
+    second = locks()
+    assert second.try_epochs(numbered(2)) == {numbered(1)}
+
+
 def test_the_newest_epochs_are_kept(locks) -> None:
     ours = locks()
     for last in range(3 * EPOCHS_KEPT):

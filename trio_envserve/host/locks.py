@@ -25,6 +25,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import final
@@ -36,6 +37,8 @@ from ..net.forks import forget_in_children
 EPOCHS_KEPT = 256
 """Fewest earlier epochs that the file keeps; a client that was away for more is told "may have
 run"."""
+
+_ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 _ADVICE = (
     "a server needs it to know that no other one serves the address. Repair it, or set "
@@ -160,13 +163,23 @@ class LockFile:
         proven dead with their workers.  None while a process of theirs is alive."""
         if not self.acquire_nowait():
             return None
-        lines = [line for line in self.read().split() if len(line) == 2 * ID_BYTES]
-        if len(lines) >= 2 * EPOCHS_KEPT:
-            lines = lines[-EPOCHS_KEPT:]
+        earlier = self.ids(EPOCHS_KEPT)
+        self.append_id(epoch)
+        return set(earlier)
+
+    def ids(self, most: int) -> list[bytes]:
+        """The ids in a file that has one a line; damaged lines prove nothing.  Of twice as many as
+        ``most`` the last ``most`` are kept.  Only with the lock."""
+        lines = [line for line in self.read().split() if _ID.fullmatch(line)]
+        if len(lines) >= 2 * most:
+            lines = lines[-most:]
             self.write("".join(f"{line}\n" for line in lines))
-        # Nothing is written again: a full disk would lose it.
-        self.append(f"{epoch.hex()}\n")
-        return {bytes.fromhex(line) for line in lines}
+        # Otherwise nothing is written again: a full disk would lose it.
+        return [bytes.fromhex(line) for line in lines]
+
+    def append_id(self, id: bytes) -> None:
+        """Append an id.  Only with the lock."""
+        self.append(f"{id.hex()}\n")
 
     def find_holders(self) -> str:
         """The other processes that hold it, or how to find them."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from socket import gethostname
@@ -42,7 +41,6 @@ from .locks import LockFile, runtime_directory
 from .served import Served
 from .workers import ProcessWorkers, parse_command
 
-_MEMBERSHIP = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 LOCK_S = 60.0
 """Time for which a host waits for the processes of the last host of its name to end, in seconds."""
 
@@ -121,7 +119,7 @@ async def open_host(
 
             def new_membership() -> Membership:
                 membership = os.urandom(ID_BYTES)
-                lock.append(f"{membership.hex()}\n")
+                lock.append_id(membership)
                 return membership
 
             def make_workers(what: Served) -> ProcessWorkers:
@@ -168,6 +166,4 @@ async def _take(lock: LockFile, name: str) -> list[Membership]:
         raise ServerStartError(
             f"another host of this machine has the name {name}: {lock.find_holders()}"
         )
-    lines = [line for line in lock.read().split() if _MEMBERSHIP.fullmatch(line)][-ENDED_MOST:]
-    lock.write("".join(f"{line}\n" for line in lines))
-    return [bytes.fromhex(line) for line in lines]
+    return lock.ids(ENDED_MOST)[-ENDED_MOST:]
