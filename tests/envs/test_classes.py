@@ -22,7 +22,7 @@ from trio_envserve.envs import classes, load
 from trio_envserve.envs.conversation import tagged, without
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.methods_asyncio import AsyncioMethods
-from trio_envserve.evals.records import scores_of
+from trio_envserve.evals.records import counted_scores
 from trio_envserve.models.interface import Completion, ModelError
 from trio_envserve.worker.failures import EnvironmentFailure, code_of, describe_exception
 
@@ -616,7 +616,7 @@ async def test_rollout_whose_turns_ran_out_has_the_reward_that_its_author_says(g
     kept = ("reward", "no_reward")
     assert {key: result[key] for key in kept if key in result} == UNFINISHED[given]
     assert result["stop"] == "max_turns"
-    assert scores_of(result)[0] == UNFINISHED[given].get("reward")
+    assert counted_scores(result)[0] == UNFINISHED[given].get("reward")
 
 
 async def test_an_answer_that_was_cut_off_says_so():

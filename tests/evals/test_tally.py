@@ -13,10 +13,10 @@ from trio_envserve.core.errors import ErrorInfo, error_from_info
 from trio_envserve.core.terms import Verdict
 from trio_envserve.evals.records import (
     RolloutResult,
+    counted_scores,
     record_of,
     result_from,
     result_of,
-    scores_of,
     usage_of,
     usage_words,
 )
@@ -125,7 +125,7 @@ def test_the_last_result_of_a_name_counts():
 
 def test_named_rewards_and_metrics():
     value = {"reward": {"format": 1, "answer": 0.5}, "metrics": {"turns": 3, "note": "no"}}
-    reward, bad, metrics = scores_of(value)
+    reward, bad, metrics = counted_scores(value)
     assert (reward, bad) == (1.5, "")
     assert metrics == {"format": 1.0, "answer": 0.5, "turns": 3.0}
     found = tally_of(

@@ -27,7 +27,7 @@ from ..client import Outcome
 from ..core.endings import Ending, Fault, ending_of
 from ..core.errors import short_type
 from ..core.terms import Verdict
-from ..envs.rewards import number_of, numbers_of, reward_of_named
+from ..envs.rewards import REWARD, number_of, numbers_of, scores_of
 from ..json_values import base64_text, jsonable, restored
 from .plain import headline
 
@@ -249,11 +249,11 @@ def rescored_result(
 
 def _figures(value: Any) -> dict[str, Any]:
     """Those fields of a result that are read from its value."""
-    reward, bad, metrics = scores_of(value)
+    reward, bad, metrics = counted_scores(value)
     return {"reward": reward, "bad_reward": bad, "metrics": metrics, "usage": usage_of(value)}
 
 
-def scores_of(value: Any) -> tuple[float | None, str, dict[str, float]]:
+def counted_scores(value: Any) -> tuple[float | None, str, dict[str, float]]:
     """Reward and metrics in a result, by the convention ``{"reward": number, ...}``; and
     the type of a reward that is no number, or the empty string.
 
@@ -268,14 +268,11 @@ def scores_of(value: Any) -> tuple[float | None, str, dict[str, float]]:
         if isinstance(inner, Mapping):
             named = {str(name): number_of(item) for name, item in inner.items()}
             metrics |= {name: number for name, number in named.items() if number is not None}
-    given = value.get("reward")
-    if given is None:
-        return None, "", metrics
-    numbers = numbers_of(given)
-    if numbers is not None:
-        return reward_of_named(numbers), "", {**numbers, **metrics}
-    reward = number_of(given)
-    return reward, "" if reward is not None else type(given).__name__, metrics
+    given = value.get(REWARD)
+    scores = scores_of(given)
+    if scores is None:
+        return None, "" if given is None else type(given).__name__, metrics
+    return scores[REWARD], "", {**scores.get("rewards", {}), **metrics}
 
 
 def usage_of(value: Any) -> dict[str, float]:
