@@ -188,6 +188,8 @@ async def test_an_input_that_is_no_json_did_not_run():
         ("http://host/run", {"timeout_s": 0}, "timeout_s must be a number > 0"),
         ("http://host/run", {"max_answer_bytes": 1.5}, "max_answer_bytes must be an integer"),
         ("http://host/run", {"key_env": "ENVSERVE_NO_KEY"}, "ENVSERVE_NO_KEY (key_env) is not set"),
+        # The key itself was shown, as the name of a variable.
+        ("http://host/run", {"key_env": "sk-secret"}, "of an environment variable, not the key"),
         ("http://host/run", {"timeout": 3}, "did you mean 'timeout_s'"),
         ("http:", {}, "needs a name after the colon"),
     ],

@@ -41,10 +41,9 @@ from ..core.errors import ConfigError, EnvironmentUnavailable
 from ..core.limits import MIB
 from ..extras import needs_extra
 from ..models.chat import ChatProblem
-from ..models.endpoints import key_of
+from ..models.endpoints import hide_key, key_of
 from ..models.http import read_body, shown
 from ..models.patience import retry_after_s
-from ..redaction import hide
 from .conversation import encodable
 from .interface import Rollout
 
@@ -117,8 +116,8 @@ def from_url(
     if type(max_answer_bytes) is not int or max_answer_bytes < 1:
         raise ConfigError(f"max_answer_bytes must be an integer >= 1, not {max_answer_bytes!r}")
     if key_env is not None:
+        hide_key(str(key_env))
         key_of(str(key_env))
-        hide((str(key_env),))
     return HttpService(url, timeout_s, max_answer_bytes, key_env, rerun)
 
 

@@ -111,16 +111,22 @@ class Endpoint:
         object.__setattr__(self, "url", urls[0])
         for header, value in self.headers.items():
             _check_header(header, value)
-        if self.key_env and not _VARIABLE.fullmatch(self.key_env):
-            # Not shown: it may be the key.
-            raise ConfigError("key_env takes the name of an environment variable, not the key")
         if self.key_env:
-            hide((self.key_env,))
+            hide_key(self.key_env)
 
     def key(self) -> str:
         """The key, or the empty string.  Raises :class:`ConfigError`, which does not show
         it."""
         return key_of(self.key_env) if self.key_env else ""
+
+
+def hide_key(variable: str) -> None:
+    """Hide the key in an environment variable wherever a text is made.  Raises
+    :class:`ConfigError` for what is no name of a variable, and does not show it: it may be the
+    key."""
+    if not _VARIABLE.fullmatch(variable):
+        raise ConfigError("key_env takes the name of an environment variable, not the key")
+    hide((variable,))
 
 
 def key_of(variable: str) -> str:
