@@ -346,10 +346,7 @@ class JoinedHost:
         """End all workers, and tell the router that the host has left."""
         assert self._socket is not None
         self._changed = trio.lowlevel.ParkingLot()
-        self._core.leave()
-        for worker in list(self._core.workers):
-            self._core.out.append(Kill(worker, "its host leaves"))
-        self._carry_out()
+        self.kill()
         with trio.move_on_after(REAP_S):
             while self._core.workers:
                 await self._changed.park()
