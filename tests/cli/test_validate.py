@@ -330,6 +330,27 @@ async def test_signals_in_a_thread_are_found_though_an_except_hides_them(tmp_pat
     assert "main thread, one rollout at a time" in of(done.last, "load")[0]["text"]
 
 
+@pytest.mark.parametrize("named_by", ["a variable", "an endpoint"])
+@pytest.mark.parametrize("words", [("validate",), ("eval", "-n", "1")], ids=["validate", "eval"])
+@pytest.mark.parametrize("method", ["inputs(self, n, seed)", "__init__(self)"])
+async def test_secrets_that_are_named_are_not_shown(
+    method: str, words: tuple[str, ...], named_by: str, tmp_path: Path
+):
+    """``validate`` knew none of them."""
+    environ = {"MY_KEY": "S3CR3T-S3CR3T"}
+    if named_by == "a variable":
+        environ["TRIO_ENVSERVE_SECRET_ENV"] = "MY_KEY"
+    else:
+        text = '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "MY_KEY"\n'
+        (tmp_path / "endpoints.toml").write_text(text)
+    write(tmp_path, f"def {method}: raise ValueError(os.environ['MY_KEY'])")
+    verb, *more = words
+    done = await run(tmp_path, verb, "looked_at:Env", *more, **environ)
+    assert done.code != 0
+    assert "ValueError: $MY_KEY" in done.out + done.err
+    assert "S3CR3T" not in done.out + done.err
+
+
 async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):
     write(tmp_path, "async def run_rollout(self, rollout): print('began'); await trio.sleep(1000)")
     async with forked(tmp_path, "validate", "looked_at:Env") as running:

@@ -18,6 +18,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..near import did_you_mean
 from ..options import option, options_of
-from ..redaction import hide
+from ..redaction import hide, hide_named
 from ..regular_files import parse_toml, read_regular
 
 FILE_VARIABLE = "TRIO_ENVSERVE_ENDPOINTS"
@@ -118,6 +119,15 @@ class Endpoint:
         """The key, or the empty string.  Raises :class:`ConfigError`, which does not show
         it."""
         return key_of(self.key_env) if self.key_env else ""
+
+
+def hide_secrets() -> None:
+    """Hide the secrets that variables and the file of endpoints name, in a process that is to load
+    an environment."""
+    hide_named()
+    with suppress(ConfigError):  # a malformed file is reported when a model is asked
+        if os.path.exists(endpoints_file()):
+            read_endpoints()
 
 
 def hide_key(variable: str) -> None:

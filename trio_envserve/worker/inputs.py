@@ -21,7 +21,8 @@ from ..core import values
 from ..core.errors import ConfigError
 from ..envs.loading import load
 from ..envs.rescoring import scorer_of
-from ..redaction import hide_named
+from ..models.endpoints import hide_secrets
+from ..redaction import redacted
 from .failures import describe_exception, described_cause
 from .reaper import die_with_parent
 
@@ -30,7 +31,7 @@ def main() -> NoReturn:
     """Answer what is wanted."""
     wanted = json.load(sys.stdin)
     die_with_parent(wanted["parent"])
-    hide_named()
+    hide_secrets()
     sys.path[:] = [*wanted["path"], *sys.path]
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the environment prints is not the answer
@@ -67,4 +68,4 @@ def _made(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failed(error: str, traceback: str, *, broken: bool = False) -> dict[str, Any]:
-    return {"error": error, "traceback": traceback, "broken": broken}
+    return {"error": redacted(error), "traceback": traceback, "broken": broken}

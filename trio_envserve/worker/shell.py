@@ -18,7 +18,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, final
 
@@ -55,9 +54,8 @@ from ..core.worker import (
     never_began,
 )
 from ..envs.loading import LoadedEnvironment
-from ..models.endpoints import endpoints_file, read_endpoints
+from ..models.endpoints import hide_secrets
 from ..net import MessageStream
-from ..redaction import hide_named
 from . import forks
 from .deltas import Deltas
 from .execution_tasks import ExecutionTasks
@@ -68,14 +66,6 @@ from .permits import WorkerPermits
 from .resources import WorkerResources
 from .runners import ExecutionContext, Runner, open_runner
 from .saves import Saves
-
-
-def _hide_secrets() -> None:
-    """Hide the secrets that variables and the file of endpoints name, before any text is made."""
-    hide_named()
-    with suppress(ConfigError):  # a malformed file is reported when a model is asked
-        if os.path.exists(endpoints_file()):
-            read_endpoints()
 
 
 async def run_worker(
@@ -93,7 +83,7 @@ async def run_worker(
     ``stream``: the link to the server; when it ends, the worker ends.  ``load`` makes the
     environment.  ``touch`` is called in each turn of the lag sampler, for the heartbeat thread.
     """
-    _hide_secrets()
+    hide_secrets()
     core = WorkerCore(incarnation, limits=limits, wire=wire)
     ready = True
     with forks.watched():

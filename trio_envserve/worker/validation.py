@@ -49,8 +49,10 @@ from ..envs.interface import Rollout
 from ..envs.loading import LoadedEnvironment, load
 from ..envs.request import RolloutRequest
 from ..envs.rewards import number_of, reward_in
+from ..models.endpoints import hide_secrets
 from ..models.interface import Completion, Messages
 from ..models.registry import BUILT_IN, Models
+from ..redaction import redacted
 from .failures import EnvironmentFailure, describe_exception, described_cause
 from .runners import Runner, open_runner
 from .stacks import tasks_below
@@ -84,7 +86,7 @@ class Findings:
     def say(self, check: str, level: Level, text: str, traceback: str = "") -> None:
         """A finding of this check."""
         # Names of threads and processes may be anything: what is told can be printed.
-        text = text.encode("utf-8", "backslashreplace").decode()
+        text = redacted(text).encode("utf-8", "backslashreplace").decode()
         self._tell({"check": check, "finding": level, "text": text, "traceback": traceback})
 
     def raised(self, check: str, text: str, error: BaseException) -> None:
@@ -675,6 +677,7 @@ def main() -> NoReturn:
     """Validate what standard input asks for."""
     wanted = Wanted(**json.load(sys.stdin))
     sys.path[:] = [*wanted.path, *sys.path] if wanted.keep_path else wanted.path
+    hide_secrets()
     faulthandler.enable()
     signals = SignalWatch()
     signals.begin()
