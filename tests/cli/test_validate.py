@@ -362,6 +362,16 @@ async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):
     await check_nothing_left(tmp_path)
 
 
+async def test_process_of_a_killed_command_ends(tmp_path: Path):
+    """It went on with the rollout for as long as that took."""
+    write(tmp_path, "async def run_rollout(self, rollout): print('began'); await trio.sleep(1000)")
+    async with forked(tmp_path, "validate", "looked_at:Env") as running:
+        await running.said("began")
+        running.signal(9)
+        await running.wait()
+    await check_nothing_left(tmp_path)
+
+
 async def test_eval_makes_the_inputs_under_the_workers_interpreter_too(tmp_path: Path):
     """This one has no such framework, and cannot import the environment."""
     python = tmp_path / "env" / "bin" / "python"

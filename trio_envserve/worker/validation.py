@@ -5,7 +5,7 @@ Theory of operation
 The parent gives a :class:`Wanted` as JSON on standard input, and gets a line of JSON on standard
 output for each check that begins and for each finding.  The environment's own output goes to
 standard error.  Nothing here has a time limit of its own but the cancel: the parent sees which
-check does not end, and ends the process.
+check does not end, and ends the process, which ends by itself if the parent was killed.
 
 The environment runs as in a worker, on a :class:`~.runners.Runner`.  All inputs run twice.  Tasks,
 threads, children and descriptors that exist after the second time and not after the first count as
@@ -27,6 +27,7 @@ import inspect
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -54,6 +55,7 @@ from ..models.interface import Completion, Messages
 from ..models.registry import BUILT_IN, Models
 from ..redaction import redacted
 from .failures import EnvironmentFailure, describe_exception, described_cause
+from .reaper import end_process_group
 from .runners import Runner, open_runner
 from .stacks import tasks_below
 
@@ -666,11 +668,22 @@ def _told() -> Iterator[Findings]:
         os.set_inheritable(lines.fileno(), False)
         os.dup2(2, 1)
 
+        threading.Thread(target=_end_with_reader, args=(lines.fileno(),), daemon=True).start()
+
         def tell(record: dict[str, Any]) -> None:
             lines.write(json.dumps(record) + "\n")
             lines.flush()
 
         yield Findings(tell)
+
+
+def _end_with_reader(told: int) -> NoReturn:
+    """End this process group once nobody reads the findings: the command was killed.  (The kernel's
+    signal for that would come with the end of the thread that has started this process.)"""
+    poll = select.poll()
+    poll.register(told, 0)  # an error is reported without being asked for
+    poll.poll()
+    end_process_group()
 
 
 def main() -> NoReturn:
