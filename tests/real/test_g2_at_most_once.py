@@ -214,8 +214,8 @@ async def test_workers_that_died_together_took_with_them_what_was_asked_after_th
 
         async def ask(caller: int) -> None:
             for turn in range(3):
-                key = calls.start(f"k{caller}-{turn}", ["sleep", 0.1 if turn else 1], rerun=False)
-                await calls.outcome(key)
+                do = ["sleep", 0.1] if turn else ["wait", "never"]
+                await calls.outcome(calls.start(f"k{caller}-{turn}", do, rerun=False))
 
         async with trio.open_nursery() as nursery:
             for caller in range(24):

@@ -112,7 +112,8 @@ async def test_things_of_a_cancelled_rollout_are_gone_and_its_neighbours_are_not
 async def test_things_of_a_killed_worker_are_gone_and_those_of_another_are_not(
     judge, temporary, kind
 ):
-    async with serving(judge, environment=kind, workers=2) as (_, calls):
+    one_each: dict[str, Any] = {"workers": 2, "worker_capacity": 1}
+    async with serving(judge, environment=kind, **one_each) as (_, calls):
         for key in "ab":
             calls.start(key, value="waits", rerun=False)
         one, other = await made_by(judge, "a"), await made_by(judge, "b")
