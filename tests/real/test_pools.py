@@ -1,5 +1,5 @@
 """What a pool of workers does by its limits and options: workers replaced, more and fewer of
-them, variables for each slot, what deaths and large outcomes cost."""
+them, variables for each slot, what large outcomes cost."""
 
 import logging
 import os
@@ -26,9 +26,7 @@ from tests.real.support import (
 )
 from trio_envserve import Server, ServerLimits, WorkerRange, WorkerStats, open_client, open_host
 from trio_envserve import open_server as open_real_server
-from trio_envserve.client.outcome import Outcome
 from trio_envserve.core import messages
-from trio_envserve.core.errors import WorkerLost
 from trio_envserve.core.limits import MIB
 from trio_envserve.core.pool import NOT_NEEDED
 from trio_envserve.host.allocator import ENVIRON
@@ -277,45 +275,6 @@ async def test_a_host_has_as_many_workers_as_there_is_work_for(judge):
         await until(lambda: len(server.stats().per_worker) == 1)
         assert {death.why for death in server.stats().deaths} == {NOT_NEEDED}
     judge.assert_exactly_once(*keys)
-
-
-# -- rollouts whose worker was killed, with the limits as shipped ---------------------
-
-
-@pytest.mark.slow
-async def test_b6_suspects_of_one_death_went_one_at_a_time_for_the_whole_server(judge):
-    """60 rollouts of a second took 31 s after one worker of two had died with half."""
-    keys = [f"r{n}" for n in range(60)]
-    async with serving(judge, workers=2) as (server, calls):
-        await until(lambda: server.status().ready == 2)
-        for key in keys:
-            calls.start(key, ["sleep", 1.0], rerun=True)
-        await judge.wait_started(*keys)
-        began_s = trio.current_time()
-        os.kill(pid_of(server), signal.SIGKILL)
-        await calls.values(*keys)
-        took_s = trio.current_time() - began_s
-    judge.assert_at_most(2)
-    print(f"60 rollouts of a second, one worker of two killed: {took_s:.1f} s")
-    assert took_s < 25.0  # one at a time, 30 of a second take 30 s on any machine
-
-
-@pytest.mark.slow
-async def test_b6_one_killer_among_61_costs_nobody_else_his_rollout(judge):
-    keys = [f"r{n}" for n in range(60)]
-    outcomes: dict[str, Outcome] = {}
-    async with serving(judge, workers=8) as (server, calls):
-        await until(lambda: server.status().ready == 8)
-        for number, key in enumerate(keys):
-            if number == 30:
-                calls.start("killer", ["wait", "all"], ["sleep", 0.2], ["die"], rerun=True)
-            calls.start(key, ["wait", "all"], ["sleep", 1.0], rerun=True)
-        await judge.wait_started("killer", *keys)
-        judge.put("all")
-        for key in (*keys, "killer"):
-            outcomes[key] = await calls.outcome(key)
-    assert [key for key, outcome in outcomes.items() if not outcome.ok] == ["killer"]
-    assert type(outcomes["killer"].error) is WorkerLost
 
 
 # -- large outcomes that nobody acknowledges stay with their workers ------------------

@@ -2,8 +2,7 @@
 
     python library_client.py VERB ADDRESS URL COUNT
 
-It prints a line of JSON for each run that ended, in the order of their ends.  Times
-(``at_s``) are of the monotonic clock, which all processes of a machine share.  With the verb
+It prints a line of JSON for each run that ended, in the order of their ends.  With the verb
 ``serve`` it is the library's own server at the address, with COUNT workers.
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from typing import Any
 
 import verifiers.v1 as vf
@@ -102,7 +100,7 @@ class Asking:
                 on_delta=on_delta,
             )  # fmt: skip
         except RuntimeError as error:
-            say(number=number, error=str(error), at_s=time.monotonic())
+            say(number=number, error=str(error))
         else:
             (trace,) = episode.traces
             why = [each.message for each in (*episode.errors, *trace.errors)]

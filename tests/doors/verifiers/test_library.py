@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,10 +45,6 @@ TASKS = 20
 """Of the taskset; runs take them in turn."""
 
 FEW = RUNS // 10
-
-LOST_S = 2.0
-"""How soon the runs of a worker fail that was killed."""
-
 
 HANG_S = 3600
 """Far more than anything here takes; only a hang takes longer."""
@@ -201,11 +196,9 @@ async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(starts: Pat
         await held.all_wait(6)
         first, second = server.stats().per_worker
         assert first.pid is not None
-        killed_s = time.monotonic()
         os.kill(first.pid, signal.SIGKILL)
         lost = await client.hear(first.pending)
         assert all("(it may have run) [worker-lost]" in each["error"] for each in lost)
-        assert max(each["at_s"] for each in lost) - killed_s < LOST_S
         held.go.set()
         others = await client.hear(second.pending)
         assert len(lost) + len(others) == 6
