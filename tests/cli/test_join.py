@@ -170,8 +170,8 @@ async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(
     async with forked(tmp_path, "join", at, "--workers", "1", "--json") as joining:
         await joining.said("nothing listens at")
         for _ in range(2):
-            # The second one waits until the workers that the first one had are dead.
-            more = ("--hosts-bind", at, "--fence-s", "1")
+            # The second one waits until the host has ended the workers that the first one had.
+            more = ("--hosts-bind", at, "--fence-s", "1000")
             async with forked(tmp_path, *serving, *more) as server:
                 event = await server.event("serving")
                 assert (await joining.event("joined"))["environment"] == "told:Told"

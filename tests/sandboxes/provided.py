@@ -28,7 +28,8 @@ from trio_envserve.sandboxes.interface import (
 
 IMAGE = "trio-envserve-busybox"
 NAMES = ("bubblewrap", "docker", "podman")
-HANGS_S = 60.0
+HANGS_S = 600.0
+"""Only what hangs takes so long."""
 RUNNING = "cat /proc/[0-9]*/cmdline 2>/dev/null; true"
 """A line of shell that tells the words of all processes of a sandbox."""
 
@@ -65,7 +66,7 @@ def new_name() -> str:
 
 
 def command(
-    *argv: str, input: bytes = b"", timeout_s: float = 30.0, cwd: str | None = None,
+    *argv: str, input: bytes = b"", timeout_s: float = 300.0, cwd: str | None = None,
     env: Mapping[str, str] | None = None, most_bytes: int = MIB,
 ) -> SandboxCommand:  # fmt: skip
     return SandboxCommand(argv, input, timeout_s, cwd, env or {}, most_bytes)

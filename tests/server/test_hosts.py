@@ -229,17 +229,16 @@ async def test_routers_that_are_killed_one_after_the_other_start_nothing_twice(j
 @pytest.mark.real
 @pytest.mark.slow
 async def test_without_a_journal_a_host_ends_its_workers_first(judge: Judge):
-    how: dict[str, Any] = {"fence_s": 2.0, "journal": False}
     with trio.fail_after(PATIENCE_S):
         async with addresses() as (bind, hosts), host_process(hosts, "a", 2):
             async with (
-                router_process(judge, bind, hosts, **how) as first,
+                router_process(judge, bind, hosts, journal=False) as first,
                 open_calls(bind) as calls,
             ):
                 calls.start("plain", ["wait", "gate"], rerun=True)
                 await judge.wait_started("plain")
                 await kill(first)
-                async with router_process(judge, bind, hosts, **how):
+                async with router_process(judge, bind, hosts, journal=False):
                     await judge.wait_started("plain", times=2)
                     judge.put("gate")
                     await calls.value("plain")

@@ -538,7 +538,7 @@ async def test_row_that_failed_is_a_row_with_its_class_and_a_mask_and_runs_once(
                 await trio.sleep_forever()
         return {"no reward": {}, "no encoding": {"reward": object()}}[rollout.input["how"]]
 
-    options: dict[str, Any] = {"run_failures": "rows", "run_execution_s": 0.2}
+    options: dict[str, Any] = {"run_failures": "rows", "run_execution_s": 2.0}
     async with open_door(failing, **options) as door, asking(door) as client:
         for how, (codes, terminal) in CASES.items():
             row = {"how": how, "_ng_rollout_id": how.split()[-1], "instance_config": {"a": 1}}
