@@ -118,7 +118,6 @@ async def test_a_raw_worker_serves_a_real_server():
     assert stats.environment == "raw"
     assert stats.worker_restarts == 0
     assert (stats.malformed, stats.fenced, stats.strays) == (0, 0, 0)
-    assert stats.per_worker[0].memory_bytes == 0  # as it says: its heartbeat was read
 
 
 @pytest.mark.real
