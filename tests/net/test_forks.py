@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 
 import pytest
 import trio
 
-from tests.connections import own_host
+from tests.connections import held_port
 from tests.net.conftest import forked_child
 from trio_envserve import ServerStartError
 from trio_envserve.core.limits import WireLimits
@@ -23,11 +22,10 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 async def test_a_forked_child_holds_neither_address_nor_connections(scheme: str, folder: str):
     """The successor of a server found its address in use, and its clients no end."""
-    with socket.create_server((own_host(), 0)) as probe:
-        port = probe.getsockname()[1]
-    address = f"tcp://{own_host()}:{port}" if scheme == "tcp" else f"ipc://{folder}/s"
     refused, again = "", b""
     with trio.fail_after(PATIENCE_S), ExitStack() as stack:
+        port = stack.enter_context(held_port())
+        address = f"tcp://127.0.0.1:{port}" if scheme == "tcp" else f"ipc://{folder}/s"
         async with (
             open_zmtp_network() as network,
             network.open_dealer(address, limits=WIRE) as dealer,

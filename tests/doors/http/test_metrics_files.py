@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.connections import held_port
 from tests.doors.http.door import HANG_S, TOKEN, asking, httpx2, open_door, tokens
 from trio_envserve.doors.http.metrics import METRICS, PREFIX
 
@@ -68,18 +68,18 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[Any]:
         f"    authorization: {{credentials_file: {json.dumps(str(folder / 'token'))}}}\n"
         f"    static_configs: [{{targets: [{json.dumps(target)}]}}]\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        "prometheus", f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={place}",
-        "--log.level=warn",
-    ]  # fmt: skip
-    async with trio.open_nursery() as nursery:
-        await nursery.start(trio.run_process, command)
-        async with httpx2.AsyncClient(base_url=f"http://{place}", timeout=None) as client:
-            yield client
-        nursery.cancel_scope.cancel()
+    with held_port() as port:
+        place = f"127.0.0.1:{port}"
+        command = [
+            "prometheus", f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={place}",
+            "--log.level=warn",
+        ]  # fmt: skip
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.run_process, command)
+            async with httpx2.AsyncClient(base_url=f"http://{place}", timeout=None) as client:
+                yield client
+            nursery.cancel_scope.cancel()
 
 
 async def ask(client: Any, path: str, **params: str) -> Any:
