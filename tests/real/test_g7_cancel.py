@@ -141,7 +141,7 @@ async def test_g7_closing_the_client_cancels_its_work(judge):
 
 async def test_g7_the_work_of_a_killed_client_is_cancelled_after_its_lease(judge):
     asked = [({"key": f"k{n}", "do": [["wait", "never"]]}, {"rerun": True}) for n in range(4)]
-    async with serving(judge, lease_s=3.0, worker_capacity=2) as (server, calls):
+    async with serving(judge, lease_s=6.0, worker_capacity=2) as (server, calls):
         async with open_client_process(judge, server.address, asked) as client:
             await until(lambda: len(judge.records("start")) == 2)
             client.signal(signal.SIGKILL)

@@ -130,7 +130,7 @@ async def test_g9_without_a_server_a_call_says_that_it_did_not_run(judge):
 async def test_g9_a_server_gone_for_good_is_said_after_the_limit(judge):
     async with open_server_process(judge) as server:
         async with open_calls(
-            server.address, recovery_s=2.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
+            server.address, recovery_s=5.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
         ) as calls:
             await calls.client.wait_ready()
             await judge.wait_started(calls.start("ran", ["wait", "never"], rerun=True))
