@@ -28,7 +28,7 @@ async def limited():
 
 
 async def test_program_of_the_tests_runs_in_any_folder_and_answers_orders(tmp_path):
-    async with Process(ECHO, ready="begun", cwd=tmp_path) as process:
+    async with Process(ECHO, ready="begun", cwd=tmp_path, end_s=LIMIT_S) as process:
         assert process.said == {"event": "begun", "greeting": "hello", "cwd": str(tmp_path)}
         assert await process.ask({"do": "this"}) == {"event": "obeyed", "do": "this"}
         assert process.living
@@ -58,7 +58,7 @@ async def test_server_that_is_killed_comes_back_at_its_address(tmp_path):
 
 
 async def test_process_that_is_stopped_ends_with_its_context():
-    async with Process(ECHO, ready="begun") as process:
+    async with Process(ECHO, ready="begun", end_s=LIMIT_S) as process:
         process.signal(signal.SIGSTOP)
     assert process.status == 0
 
