@@ -19,7 +19,7 @@ class Marked:
     def oracle(self) -> list[str]:
         return ["Done."]
 
-    @apart(timeout_s=3)
+    @apart(timeout_s=10)
     def get_reward(self) -> dict[str, float]:
         if self.do == "hang":
             time.sleep(600)

@@ -31,6 +31,9 @@ from trio_envserve.evals.run import (
 from trio_envserve.evals.tally import ResultsTally
 from trio_envserve.json_values import pieces
 
+LONG_S = 300.0
+"""Only what hangs takes so long."""
+
 
 class Env:
     """Rewards its input; fails for what is negative, and waits for ever for None."""
@@ -49,7 +52,7 @@ class Env:
 
 async def run(evaluation: Evaluation, environment: Env, in_flight: int = 5) -> None:
     """All of its rollouts, on a server in this process."""
-    with trio.fail_after(60):
+    with trio.fail_after(LONG_S):
         async with pair(environment) as (_, client):
             await evaluation.run(client, list(evaluation.plan.names()), in_flight)
 
@@ -114,19 +117,21 @@ async def test_results_that_all_came_at_once_were_held_for_a_slow_file(
     """As many were held as were in flight, and not as many as may be held: the rest waits as the
     bytes that came."""
     file = open_results(str(tmp_path / "r.jsonl"))
-    begun, written, held = 0, threading.Event(), []
+    begun, together = 0, trio.Event()
+    written, held = threading.Event(), []
     append = ResultsFile.append
 
     def wait(file: ResultsFile, record: Any) -> None:
-        written.wait(30)
+        written.wait(LONG_S)
         append(file, record)
 
     class Together:
         async def run_rollout(self, rollout: Any) -> Any:
             nonlocal begun
             begun += 1
-            while begun < 200:  # noqa: ASYNC110  # of all at once
-                await trio.sleep(0.01)
+            if begun == 200:
+                together.set()
+            await together.wait()
             return {"reward": 1.0}
 
     monkeypatch.setattr(ResultsFile, "append", wait)
@@ -135,7 +140,7 @@ async def test_results_that_all_came_at_once_were_held_for_a_slow_file(
     evaluation = Evaluation(plan, ResultsTally(), file=file)
     async with pair(Together()) as (_, client), trio.open_nursery() as nursery:
         nursery.start_soon(evaluation.run, client, list(plan.names()), 200)
-        with trio.fail_after(30):
+        with trio.fail_after(LONG_S):
             while not evaluation._taken:  # noqa: ASYNC110  # until outcomes come
                 await trio.sleep(0.01)
         for _ in range(40):

@@ -19,6 +19,8 @@ from trio_envserve.worker.runners import Runner, open_runner
 from trio_envserve.worker.saves import ExecutionSaves, SaveCodec
 
 BACKENDS = ["trio", "thread", "asyncio"]
+HANGS_S = 300.0
+"""Only what hangs takes so long."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -31,7 +33,7 @@ def on_asyncio(function: Function) -> Function:
 @asynccontextmanager
 async def opened(env: LoadedEnvironment, **more: Any) -> AsyncIterator[Runner]:
     """A runner, and an end to what hangs."""
-    with trio.fail_after(60):
+    with trio.fail_after(HANGS_S):
         async with open_runner(env, **more) as runner:
             yield runner
 
@@ -40,7 +42,7 @@ async def opened(env: LoadedEnvironment, **more: Any) -> AsyncIterator[Runner]:
 async def served(environment: Any, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
     """A server in memory with these limits that runs its rollouts here, its client, and an end to
     what hangs."""
-    with trio.fail_after(60):
+    with trio.fail_after(HANGS_S):
         async with pair(environment, server=ServerLimits(**limits)) as both:
             yield both
 

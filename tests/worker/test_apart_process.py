@@ -40,7 +40,7 @@ def test_process_ends_at_its_limit_and_its_stack_is_left(timer: str, tmp_path: P
         limit_s *= 4
         assert limit_s < 100, where
         paper.write_bytes(b"")
-        words = [sys.executable, "-c", CALL, paper, timer, str(limit_s), job]
+        words = [sys.executable, "-c", CALL, str(paper), timer, str(limit_s), job]
         done = subprocess.run(words, capture_output=True, text=True)
         text = paper.read_bytes()[PID_BYTES:].decode()
         where = authors_line(dumped_stacks(text)[-1])
