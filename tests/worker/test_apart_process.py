@@ -5,15 +5,23 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.worker import scorers
 from trio_envserve.core.stack_frames import authors_line, dumped_stacks
-from trio_envserve.worker.apart_process import PID_BYTES, TIMED_OUT, TIMES_OUT, fork_below
+from trio_envserve.worker.apart_process import (
+    PID_BYTES,
+    TIMED_OUT,
+    TIMES_OUT,
+    fork_below,
+    has_program,
+)
 
 pytestmark = [pytest.mark.real]
 
@@ -46,6 +54,24 @@ def test_process_ends_at_its_limit_and_its_stack_is_left(timer: str, tmp_path: P
         where = authors_line(dumped_stacks(text)[-1])
     assert (done.returncode == -TIMES_OUT) == (timer != "none"), done.stderr
     assert text.startswith(TIMED_OUT) == (timer == "none")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_process_that_took_long_to_end_was_taken_for_another_program(end: Callable[[], None]):
+    """It had half a second for that after its descriptors were closed, which is short where twenty
+    others have a turn first."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        end()
+    os.close(writing)
+    assert os.read(reading, 1) == b""  # its descriptors are closed
+    assert not has_program(child)
+    os.waitpid(child, 0)
+    os.close(reading)
+    assert has_program(os.getpid())
 
 
 def test_process_has_no_reaper_where_orphans_come_to_nobody(monkeypatch: pytest.MonkeyPatch):

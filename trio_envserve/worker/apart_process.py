@@ -479,10 +479,6 @@ class ProcessState:
 
 # -- the processes above ------------------------------------------------------------
 
-ENDING_S = 0.5
-"""Time that a process may take to end after its descriptors are closed, in seconds, before it is
-taken for another program."""
-
 
 def fork_below(libc: ctypes.CDLL) -> None:
     """Return in a process below this one and its reaper; in this one where orphans come to
@@ -520,25 +516,35 @@ def _fork() -> int:
         return os.fork()
 
 
+def has_program(pid: int) -> bool:
+    """Whether a process runs one.  The memory of a process that ends is gone before its descriptors
+    are closed, however long the rest of its end takes; so this is also False without ``/proc``."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is there, and another user's by now
+        return True
+    return True
+
+
 def _watch(child: int, woken: int, first_ended: int, last_ended: int) -> NoReturn:
     """Wait for the end of the child or of the first process, and kill what is left."""
     try:
         poll = select.poll()
         for each in (woken, first_ended, last_ended):
             poll.register(each, select.POLLIN)
-        has_left = False
         while (status := reap(child)) is None:
-            found = {each for each, _ in poll.poll(ENDING_S * 1000 if has_left else None)}
+            found = {each for each, _ in poll.poll()}
             drain(woken)
             if first_ended in found:
                 poll.unregister(first_ended)
                 kill_group(child)
             elif last_ended in found:
                 poll.unregister(last_ended)
-                has_left = True
-            elif has_left and not found:
-                status = LEFT
-                break
+                if has_program(child):
+                    status = LEFT
+                    break
         kill_others(woken)
         end_as(status)
     finally:
