@@ -446,16 +446,25 @@ def test_a_call_cancelled_while_it_waited_for_the_word_of_its_limit_was_not_left
     assert not goes_on(pair)
 
 
-def test_g8_calls_given_up_while_a_server_is_silent_keep_no_more_than_a_window():
+def test_g8_calls_given_up_while_a_server_is_silent_keep_no_more_than_a_part_of_the_window():
     pair = Pair(workers=2, server={"window": 4})
     pair.lose = lambda message: isinstance(message, messages.Synced | messages.Outcome)
     for number in range(9):
         submit(pair, b"%d" % number)
         pair.cancel(number)
-    assert len(pair.client.calls.live) == 4
+    assert len(pair.client.calls.live) == 3
     pair.lose = lambda message: False
     pair.advance(3.0)
     assert not pair.client.calls.live
+
+
+def test_g9_calls_that_leave_while_a_disk_is_stuck_took_the_whole_window():
+    """Nobody waits for these; but calls without a key were never sent, at a healthy server."""
+    pair = Journaled.asked(server={"window": 16})
+    for number in range(16):
+        pair.cancel(pair.call(name=KeyName(b"default", b"%d" % number)))
+    pair.submit(b"plain")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"plain"]
 
 
 @pytest.mark.parametrize("keyed", [False, True])

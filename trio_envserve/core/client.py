@@ -727,8 +727,9 @@ class Calls:
         once it is safe; but nobody waits for it.  No caller gives its number, which is negative."""
         key = CallKey(KeyAct.LEAVE, name)
         call = Call(
-            ~last.number, b"", Terms(key=key), last.most, None, last.asked_s, key, alone=True
-        )
+            ~last.number, b"", Terms(key=key), last.most, None, last.asked_s, key, alone=True,
+            waits_for_key=True,  # until the end of its work is safe, which may take long
+        )  # fmt: skip
         self.live[call.number] = call
         self.queue.put(call)
 
