@@ -53,7 +53,7 @@ WORK_WORDS: Mapping[str, str] = {
     "_watch": "a ticket that does not count",
     "_show": "replay",
     "_leave": "counts no more; the last one: close, or retention begins",
-    "_quit": "counts no more in other sessions; the last one: close, or retention begins",
+    "_quit": "counts no more in earlier sessions; the last one: close, or retention begins",
     "_lose": "its caller counts on for `orphan_s`, if that is not 0",
     "_close": "close",
     "_release": "waiting",

@@ -364,6 +364,24 @@ def test_a_passed_deadline_ended_the_work_of_a_key_that_its_caller_asked_for_aga
     assert (work.number, work.executions) == (0, is_ready)
 
 
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.LEAVE])
+def test_a_late_request_of_a_process_that_was_killed_took_the_place_of_the_next(act: KeyAct):
+    """It was on its way when that had begun to wait, which was told then that it is cancelled:
+    at once, or when the lease and the orphan deadline had ended."""
+    pair = Keyed(server={"lease_s": 20.0})
+    killed = pair.stranger(900)
+    pair.request(killed, 0)
+    next = pair.stranger(901)
+    pair.request(next, 0)
+    pair.request(killed, 1, b"" if act is KeyAct.LEAVE else b"body", act=act)
+    for _ in range(9):
+        pair.advance(10.0)
+        pair.tell(Sync(next, pair.router.epoch, 1, 0, 1, [0, 1]), route=STRANGER)
+    assert len(pair.router.sessions.known) == 2, "the lease of the one that was killed has ended"
+    assert generation(pair) is WorkState.RUNNING
+    assert not pair.cancels
+
+
 def test_g8_retention_ends_and_the_next_ask_is_new_work():
     pair = Keyed.asked()
     pair.end()

@@ -21,7 +21,7 @@ from trio_envserve.core import gate, messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.work import Refusal, WorkInput, Works, WorkState
+from trio_envserve.core.work import Refusal, Ticket, Work, WorkInput, Works, WorkState
 from trio_envserve.lab.simulation.actors import SimServer, World, workers_of
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, RARE, name_of
 from trio_envserve.lab.simulation.junk import KINDS, spoilt
@@ -29,11 +29,14 @@ from trio_envserve.lab.simulation.network import Frames, SimulatedLink, Simulate
 from trio_envserve.lab.simulation.plan import (
     CONFIGURATIONS,
     DRAWN_APART,
+    PLAIN_BOUNDS,
     PLAIN_MESSAGE_BYTES,
     PLAIN_SPREAD_S,
     FaultKind,
+    KeyUse,
     PlannedAsk,
     SimulationPlan,
+    body_of,
     brings,
     draw,
     have_keys,
@@ -78,6 +81,40 @@ def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_
 
     monkeypatch.setattr(Works, "request", forgets)
     assert run(1, harsh=True).violations[0].guarantee == "G6"
+
+
+def ask_of_a_key(name: str, at_s: float, cancel_after_s: float | None) -> PlannedAsk:
+    return dataclasses.replace(
+        plan_of(2).asks[0][0], key=name, at_s=at_s, behaviour="return", duration_s=7.0, rerun=None,
+        max_executions=4, limit_s=None, cancel_after_s=cancel_after_s,
+        body=body_of("a.k/x", "return", 7.0), use=KeyUse(KeyAct.ASK, "a", "k"),
+    )  # fmt: skip
+
+
+def test_g7_a_caller_whose_work_is_cancelled_though_nobody_has_asked_for_that_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The process of a caller leaves a key by name, by a message that comes late, and is killed;
+    the next one asks for the key again."""
+    again = [ask_of_a_key(f"c0:again{n}", 0.9 + n / 10, None) for n in range(3)]
+    plan = plan_of(2).change(
+        FaultKind.MANGLE, FaultKind.KILL_CLIENT, FaultKind.KEYS, less=plan_of(2).faults,
+        moments=((0.6, FaultKind.KILL_CLIENT),), busy_s=5.0, mangle=0.4, loss=0.0, clients=2,
+        asks=((ask_of_a_key("c0:left", 0.1, 0.4), *again), (ask_of_a_key("c1:other", 0.05, 4.0),)),
+        server={**PLAIN_BOUNDS, "worker_capacity": 8},
+    )  # fmt: skip
+    seeds = range(64, 96)
+    assert violations([run(seed, plan=plan) for seed in seeds]) == ""
+    replace = Works._replace
+
+    def replaces_later_ones_too(works: Works, work: Work, ticket: Ticket) -> None:
+        number, ticket.session.number = ticket.session.number, 1 << 30
+        replace(works, work, ticket)
+        ticket.session.number = number
+
+    monkeypatch.setattr(Works, "_replace", replaces_later_ones_too)
+    found = [str(each) for seed in seeds for each in run(seed, plan=plan).violations]
+    assert any("is cancelled, and nobody has asked for that" in each for each in found), found
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class KeyAct(enum.IntEnum):
     CANCEL = 2
     FORGET = 3
     LEAVE = 4
-    """Its caller gives up what it has asked for under it in other sessions."""
+    """Its caller gives up what it has asked for under it in earlier sessions."""
 
 
 class Keyed(NamedTuple):

@@ -51,6 +51,8 @@ class Session(Generic[_Ticket]):
     """The awake time at which the client was last heard."""
     opener: Route
     """The connection on which it was opened, and among whose sessions it counts."""
+    number: int
+    """Number of sessions that were opened before it in this epoch."""
     owner: Owner | None = None
     """The key to which it belongs, where clients have keys."""
     tickets: dict[int, _Ticket] = dataclasses.field(default_factory=dict)
@@ -132,7 +134,8 @@ class Sessions(Generic[_Ticket]):
             self.end(idle)
             self.forget(idle)
         account = self._accounts.of_session(session_id, name)
-        session = Session[_Ticket](account, caller, nonce, route, connection, now_s, route)
+        number = self.counters.sessions_opened
+        session = Session[_Ticket](account, caller, nonce, route, connection, now_s, route, number)
         self.known[session_id] = self._idle[session_id] = session
         self._by_nonce[nonce] = session
         self._opened[route] = self._opened.get(route, 0) + 1

@@ -748,7 +748,7 @@ class Works:
     # -- cells: commands ----------------------------------------------------------------
 
     def _quit(self, work: Work, ticket: Ticket) -> None:
-        """A caller counts no more for what it has asked in other sessions than that of this
+        """A caller counts no more for what it has asked in earlier sessions than that of this
         command."""
         work.lost -= {ticket.caller}
         self._replace(work, ticket)
@@ -975,10 +975,12 @@ class Works:
         ticket.work = None
 
     def _replace(self, work: Work, ticket: Ticket) -> None:
-        """A caller is in this session now: its tickets of others are answered, and count no
-        more."""
+        """A caller is in this session now: its tickets of earlier ones are answered, and count no
+        more.  Those of later ones do: what comes late of a process that was killed takes nothing
+        from the next."""
         for old in work.tickets:
-            if old.counts and old.caller == ticket.caller and old.session is not ticket.session:
+            is_earlier = old.session.number < ticket.session.number
+            if old.counts and old.caller == ticket.caller and is_earlier:
                 old.counts = False
                 if work.state is _W.COMPLETED:
                     self._unseat(work, old)

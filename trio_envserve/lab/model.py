@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -450,8 +451,8 @@ class RouterModel(Judge):
         self._answer_command(request, ticket, answer, here, fact)
 
     def leave_by_name(self, request: RequestId, ticket: ModelTicket, name: Name) -> None:
-        """A caller counts no more for what it has asked in other sessions.  What it may have ended
-        before is over for good once that is answered."""
+        """A caller counts no more for what it has asked in earlier sessions.  What it may have
+        ended before is over for good once that is answered."""
         here = self.open.get(name)
         answer: Told = ("said", None, True, False)
         ended = [fact for fact in self.unsafe if fact[0] == "closed"]
@@ -574,11 +575,12 @@ class RouterModel(Judge):
             work.lost |= {work.waiters[request]}
 
     def _return(self, work: ModelWork, caller: bytes, session: bytes) -> None:
-        """A caller is in this session now: what it asked in others counts no more."""
+        """A caller is in this session now: what it asked in earlier ones counts no more."""
         work.lost -= {caller}
+        earlier = {*itertools.takewhile(session.__ne__, self.sessions)}
         old = [
             request for request, each in work.waiters.items()
-            if each == caller and request.session != session
+            if each == caller and request.session in earlier
         ]  # fmt: skip
         for request in old:
             del work.waiters[request]

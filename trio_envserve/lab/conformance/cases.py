@@ -677,7 +677,7 @@ After a cancel by key the next ask waits for the end of code that ignores its ca
 == Leave
 
 G7 a-caller-leaves-what-it-has-asked-in-another-session
-When a caller leaves by name, its work of another session is cancelled, if nobody else waits.
+When a caller leaves by name, its work of an earlier session is cancelled, if nobody else waits.
     ask 0 wait; started 0; hello; leave-key 0 generation=some started=true; cancelled 0
 
 G7 who-leaves-takes-nothing-from-others

@@ -198,6 +198,10 @@ RULES: dict[type, dict[str, Rule]] = {
             "compared with each other only",
             lambda session, number: Counted("connection", names.client_of(session.id), number),
         ),
+        "number": Rule(
+            "compared with others of its caller only",
+            lambda session, number: Counted("session", names.client_of(session.id), number),
+        ),
         "probe": Rule(
             "compared with each other only; 0 is before all",
             lambda session, number: number

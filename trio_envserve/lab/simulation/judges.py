@@ -708,6 +708,18 @@ class SimulationJudge(Closings):
         else:
             assert info is not None
             self._told(call, f"{status.name.lower()} {info.code}", info.verdict)
+            by_router = status is Status.CANCELLED and not info.worker
+            if by_router and not self._was_ended(call):
+                self.violation("G7", f"{key} is cancelled, and nobody has asked for that", key)
+
+    def _was_ended(self, call: JudgedCall) -> bool:
+        """Whether somebody has asked to end the work of its key; or its caller has not asked for
+        that, and is told that all others have left."""
+        if call.use is None or call.use.act is not KeyAct.ASK:
+            return True
+        uses = (each.use for each in self.calls.values() if each.use is not None)
+        ends = (KeyAct.CANCEL, KeyAct.FORGET)
+        return any(use.act in ends and use.name == call.use.name for use in uses)
 
     def _told(self, call: JudgedCall, what: str, verdict: Verdict | None) -> None:
         if call.told:
