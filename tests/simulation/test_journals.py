@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from random import Random
 from typing import Any
@@ -12,14 +13,19 @@ from trio_envserve.core.journal import (
     Record,
     Started,
 )
+from trio_envserve.core.key_records import KeyAct
+from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.model import Boundary
 from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actors
 from trio_envserve.lab.simulation.actors import SimulatedDisk, World
 from trio_envserve.lab.simulation.plan import (
+    PLAIN_BOUNDS,
     PLAIN_SYNC_S,
     FaultKind,
+    KeyUse,
+    body_of,
     brings,
     have_keys,
     is_harsh,
@@ -55,6 +61,38 @@ def test_g11_a_crash_at_a_write_loses_nothing_that_was_told():
 def test_what_every_write_finds_is_said(capsys: pytest.CaptureFixture[str]):
     assert every_write.main(1) == 0
     assert "1 seeds" in capsys.readouterr().out
+
+
+def test_server_that_closes_as_the_orphan_deadline_passes_was_judged_to_end_what_it_answers():
+    """What a journal has left, and waits for the workers of the server before, is told that it did
+    not run."""
+    plan = plan_of(2)
+    keyed = dataclasses.replace(
+        plan.asks[0][0], key="c0:key", at_s=0.3, behaviour="return", duration_s=1.0, rerun=None,
+        max_executions=4, limit_s=None, cancel_after_s=None, body=body_of("a.k/x", "return", 1.0),
+        use=KeyUse(KeyAct.ASK, "a", "k"),
+    )  # fmt: skip
+    busy = dataclasses.replace(
+        keyed, key="c1:0", at_s=0.05, body=body_of("c1:0", "return", 3.0), use=None
+    )
+    attached = [
+        dataclasses.replace(
+            keyed, key=f"c1:{n}", at_s=1.2 + n / 20, body=b"", use=KeyUse(KeyAct.ATTACH, "a", "k")
+        )
+        for n in range(1, 7)
+    ]  # fmt: skip
+    plan = plan.change(
+        FaultKind.KEYS, FaultKind.JOURNAL, FaultKind.KILL_CLIENT, FaultKind.RESTART_FAST,
+        FaultKind.DRAIN_SERVER, less=plan.faults, mangle=0.0, loss=0.0, clients=2, workers=1,
+        moments=(
+            (0.9, FaultKind.KILL_CLIENT), (1.0, FaultKind.RESTART_FAST),
+            (1.6, FaultKind.DRAIN_SERVER),
+        ),
+        busy_s=3.0, linger_s=3.0, sync_s=PLAIN_SYNC_S, asks=((keyed,), (busy, *attached)),
+        keys=KeyLimits(orphan_s=0.5), server={**PLAIN_BOUNDS, "worker_capacity": 1},
+    )  # fmt: skip
+    runs = [run(seed, plan=plan) for seed in range(10)]
+    assert not [each.violations[0] for each in runs if each.violations]
 
 
 def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pytest.MonkeyPatch):

@@ -1748,7 +1748,9 @@ class Clocks(Boundary):
                 self.lapse(id_)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= keys.orphan_s:
-                if (work.restored or self._has_limits) and self._ends(work.number):
+                if work.restored and self.closing and not work.started:
+                    pass  # a server that closes answers it first
+                elif (work.restored or self._has_limits) and self._ends(work.number):
                     # That comes first: it ends as its caller's limit does.
                     work.lost, work.timed, work.since_s = frozenset(), "retained", now_s
                 else:
