@@ -502,7 +502,6 @@ class Router:
             execution = heapq.heappop(limited)[2]
             if _may_run(execution):
                 works.answer(execution.work, outcome)
-        works.stop()
 
     def _ticket(self, session_id: SessionId, sequence: int) -> Ticket | None:
         session = self.sessions.known.get(session_id)
@@ -770,6 +769,7 @@ class Router:
     def _go_on_closing(self, now_s: float) -> None:
         """Enter the stages that are due, once nobody waits for an answer of the last."""
         while self.closing.begun and not self.works.answers_due:
+            self.works.stop()
             stage = self.closing.following(now_s, self.held())
             if stage is None:
                 return
@@ -793,7 +793,6 @@ class Router:
                 self.out.append(Flush())
             case _:  # ClosingStage.CLOSED
                 self.out.append(ClosingOver(tuple(self.pool.lives)))
-        works.stop()
 
     def _tell_left(self) -> None:
         """Log the resources that this server leaves.  Workers without work are told to exit by the

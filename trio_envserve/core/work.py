@@ -1206,7 +1206,6 @@ class Works:
         leaving = [session.tickets[each] for each in _members(session.tickets, spans)]
         session.finished.update(spans)
         self._drop(leaving, _I.LEAVE)
-        self.stop()
 
     def too_many_gaps(self, session: Session[Ticket], spans: Ranges) -> bool:
         """Whether finishing these would cost more memory than a window can (G8)."""
@@ -1225,7 +1224,6 @@ class Works:
         # Watchers first: else they would hear of what the last one that counts ends.
         leaving = sorted(session.tickets.values(), key=lambda ticket: ticket.counts)
         self._drop(leaving, _I.LOSE if lost else _I.LEAVE)
-        self.stop()
         self.sessions.forget(session)
 
     def _drop(self, tickets: Iterable[Ticket], input: WorkInput) -> None:
@@ -1303,7 +1301,6 @@ class Works:
             session.finished.add(sequence)
             started = self._cancel(ticket)
             session.owes |= started
-        self.stop()
         self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
 
     def _cancel(self, ticket: Ticket) -> bool:
@@ -1425,9 +1422,11 @@ class Works:
         self.step(work, _I.DISPATCH, execution)
         self.counters.dispatched, self.counters.reruns = before
 
-    def ended(self, execution: Execution, brought: RetainedOutcome | None, lost: Outcomes) -> None:
+    def ended(
+        self, execution: Execution, brought: RetainedOutcome | None, lost: Outcomes | None
+    ) -> None:
         """An execution has ended: reported, with its outcome if that is wanted, or its worker is
-        proven dead, for which ``lost`` is the outcome."""
+        proven dead, for which ``lost`` is the outcome; None for one that nobody needed any more."""
         work: Work | None = execution.work
         if work is None:
             return  # of an earlier epoch, and unknown
@@ -1495,7 +1494,7 @@ class Works:
         while self._stopping:
             stopping, self._stopping = self._stopping, []
             for execution in self.dispatches.stop(stopping, self.clock.awake_s):
-                self.step(execution.work, _I.DEAD)
+                self.ended(execution, None, None)
 
     # -- time and turns ------------------------------------------------------------
 
@@ -1539,7 +1538,6 @@ class Works:
         self._give_due()
         self._go_on_restored()
         self._answer_due()
-        self.stop()
 
     def tick(self) -> None:
         """Do what is due by time, as much as the budget has."""
@@ -1553,7 +1551,6 @@ class Works:
             self._end_archived(self.archive)
             self._archive_some(self.archive)
             self._read_on()
-        self.stop()
 
     def _end_due(self) -> None:
         self._late = False
