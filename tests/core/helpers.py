@@ -699,7 +699,7 @@ class Pair(Joined):
         incarnation = self.workers[FIRST].incarnation
         self.router = self.new_router()
         self.give(Restored(records, self.now_s) if records else Tick(self.now_s))
-        self.router.starting = ""
+        self.router.starting, self.router.works.earlier_lives = "", False
         self.router._worker_back(
             WorkerBack(FIRST, 0, incarnation, 1, False, hello, next, running, self.now_s)
         )

@@ -1652,3 +1652,4 @@ def test_who_looks_at_an_outcome_that_cannot_be_read_does_not_prolong_its_retent
     assert pair.router.works.generations
     pair.advance(30.0)
     assert not pair.router.works.generations
+    assert not pair.resting.all.keys

@@ -250,7 +250,6 @@ class Router:
         if not self.works.earlier_lives:
             self._earlier_dead()
         self.starting = ""
-        self.works.is_starting = False
         grace_s = 0.0 if self.hosts is None else self.hosts.leases.terms.grace_s
         self._hosts_by = self.clock.read(now_s) + grace_s
         self._time(now_s)

@@ -435,11 +435,10 @@ class Works:
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
         self.environment = dispatches.environment
-        self.is_starting = True
-        """Whether earlier epochs may still live."""
-        self.earlier_lives = False
-        """Whether hosts may still run something for an earlier epoch: then no work of keys
-        begins, since it may be for one whose last generation was not known to end."""
+        self.earlier_lives = True
+        """Whether something of an earlier epoch may still run, on hosts once the pool is open: then
+        no work of keys begins, since it may be for one whose last generation was not known to
+        end."""
         self.generations: dict[int, Work] = {}
         """The works with keys: open, or closed while an execution lives; by number."""
         self.open: dict[KeyName, Work] = {}
@@ -1664,9 +1663,8 @@ class Works:
         """Whether something that a journal has left can be entered, or answered, now."""
         if not self._restored or self._closing.begun:
             return bool(self._restored)
-        if self.is_starting or self.earlier_lives:
-            return False
-        return not self._restored[0].started or self.environment.is_known
+        may_start = not self._restored[0].started or self.environment.is_known
+        return may_start and not self.earlier_lives
 
     def _go_on_restored(self) -> None:
         """Enter what a journal has left.  What may have been started waits for a worker to say
