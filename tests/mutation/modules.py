@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WORK = (
     "tests/core/test_work.py",
     "tests/core/test_work_saves.py",
+    "tests/core/test_journal.py",
+    "tests/core/test_sessions.py",
+    "tests/core/test_closing.py",
     "tests/core/test_router.py",
     "tests/core/test_executions_announced.py",
     "tests/core/test_rights.py",

@@ -76,11 +76,25 @@ def failure(error: BaseException) -> Callable[[], Any]:
     return act
 
 
-def test_a_small_request_is_decoded_at_once() -> None:
-    decoding = maker().decoded(values.encode(ASKED.to_body(), root="request", limits=WIRE))
+GROUP = [{"ok": True, "value": 1}]
+
+
+@pytest.mark.parametrize(
+    ("work", "made"),
+    [
+        (lambda make: make.decoded(values.encode(ASKED.to_body())), CodeResult(ASKED)),
+        (
+            lambda make: make.of(Returned(GROUP, of_group=True), 0.0),
+            (Status.RESULT, values.encode(GROUP)),
+        ),
+    ],
+    ids=["request", "results of a group"],
+)
+def test_what_is_small_is_decoded_and_encoded_at_once(work: Any, made: Any) -> None:
+    working = work(maker())
     with pytest.raises(StopIteration) as ended:  # it waits for no thread
-        decoding.send(None)
-    assert ended.value.value == CodeResult(ASKED)
+        working.send(None)
+    assert ended.value.value == made
 
 
 @pytest.mark.parametrize(
@@ -123,20 +137,37 @@ def wrong_option() -> None:
     raise ConfigError("write it otherwise")
 
 
+def wrong_code() -> None:
+    try:
+        raise KeyError("mine")
+    except KeyError as error:
+        raise ConfigError("write it otherwise") from error
+
+
 @pytest.mark.parametrize(
-    ("act", "code", "verdict", "message"),
+    ("act", "code", "verdict", "message", "traceback"),
     [
-        (wrong_option, "refused", Verdict.DID_NOT_RUN, "write it otherwise"),
-        (failure(ValueError("mine")), "rollout-failed", Verdict.RAN_AND_FAILED, "mine"),
+        (wrong_option, "refused", Verdict.DID_NOT_RUN, "write it otherwise", ""),
+        (
+            wrong_code, "refused", Verdict.DID_NOT_RUN, "write it otherwise",
+            "KeyError: 'mine'\n\nwrite it otherwise",
+        ),
+        (
+            failure(ValueError("mine")), "rollout-failed", Verdict.RAN_AND_FAILED, "mine",
+            "ValueError: mine\n",
+        ),
     ],
-    ids=["option", "failure"],
-)
+    ids=["option", "code", "failure"],
+)  # fmt: skip
 async def test_an_error_says_whether_it_ran(
-    autojump_clock: Any, act: Callable[[], Any], code: str, verdict: Verdict, message: str
-) -> None:
+    autojump_clock: Any, act: Callable[[], Any], code: str, verdict: Verdict, message: str,
+    traceback: str,
+) -> None:  # fmt: skip
+    """Of an error of this package's own the traceback is that of its cause, and its text."""
     info = error_of(await outcome_of(act))
     assert (info.code, info.verdict, info.message) == (code, verdict, message)
     assert info.duration_s == 2.0
+    assert info.traceback.endswith(traceback) if traceback else not info.traceback
 
 
 class Lazy(Mapping[str, int]):
@@ -170,6 +201,10 @@ async def test_a_value_may_fill_a_message_and_no_more(autojump_clock: Any) -> No
     head = len(values.encode(bytes(99_000))) - 99_000
     status, body = await outcome_of(lambda: bytes(100_000 - head), wire)
     assert (status, len(body)) == (Status.RESULT, 100_000)
+    result = {"reward": 0.5, "state": bytes(100_000)}
+    result["state"] = bytes(200_000 - len(values.encode(result)))
+    status, body = await outcome_of(lambda: result, wire)
+    assert (status, len(body), values.decode(bytes(body))) == (Status.RESULT, 100_000, result)
     info = error_of(await outcome_of(lambda: bytes(100_001 - head), wire))
     assert (info.code, info.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
     assert info.message.startswith("the outcome has 100001 bytes, and a message has at most 100000")
@@ -224,6 +259,41 @@ async def test_a_result_too_large_without_its_screenshots_loses_more(autojump_cl
     assert (got["reward"], [*got["cut"]["of"]]) == (0.5, ["completion", "state"])
 
 
+async def test_a_result_that_just_fits_once_it_is_cut_loses_no_more(autojump_clock: Any) -> None:
+    whole = screenshots(1, "many words " * 1_000)
+    del whole["state"]["frame"]
+    most_bytes = len(values.encode(await value_of(lambda: whole, 15_000)))
+    assert most_bytes > 10_000, "its limit has as many digits"
+    got = await value_of(lambda: whole, most_bytes)
+    assert [*got["cut"]["of"]] == ["completion"]
+
+
+class Once(Mapping[str, int]):
+    """A value whose code fails when it is encoded for the second time."""
+
+    def __init__(self) -> None:
+        self._left = ["n"]
+
+    def __getitem__(self, name: str) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._left.pop()
+
+    def __len__(self) -> int:
+        return 1
+
+
+async def test_a_result_whose_code_fails_when_it_is_cut_is_told_with_why(
+    autojump_clock: Any,
+) -> None:
+    wire = WireLimits(message_bytes=20_000)
+    info = error_of(await outcome_of(lambda: {**screenshots(4), "x": Once()}, wire))
+    assert (info.code, info.verdict) == ("outcome-not-encodable", Verdict.RAN_AND_FAILED)
+    assert info.message.startswith("result.x: cannot encode a value of type")
+    assert "IndexError" in info.message
+
+
 class Played:
     """An environment with as many screenshots as the input says, and no result below 0."""
 
@@ -263,13 +333,14 @@ async def test_results_of_a_group_are_cut_where_they_are_large(environment: type
 
 
 class Odd:
-    """A result that has no encoding, unless the input is 0."""
+    """A result that has no encoding where the input is 1."""
 
     rows = 0
+    x: Mapping[int, Any] = {0: {1: 2}, 1: object(), 2: {1: 2}}
 
     async def run_rollout(self, rollout: Any) -> Any:
         rows = [[index] * 60 for index in range(self.rows)]
-        return {"reward": 0.5, "rows": rows, "x": {1: 2} if rollout.input == 0 else object()}
+        return {"reward": 0.5, "rows": rows, "x": self.x[rollout.input]}
 
 
 class OddTogether(Odd):
@@ -281,13 +352,21 @@ class OddLarge(Odd):
     rows = 1_000
 
 
-@pytest.mark.parametrize("environment", [Odd, OddTogether, OddLarge])
+class Own(dict[str, int]):
+    """A value whose class may have code, which runs on the loop alone."""
+
+
+class OddBesideCode(OddTogether):
+    x: Mapping[int, Any] = {**Odd.x, 2: Own(n=1)}
+
+
+@pytest.mark.parametrize("environment", [Odd, OddTogether, OddLarge, OddBesideCode])
 async def test_a_group_loses_the_one_result_that_has_no_encoding_and_no_other(
     environment: type[Odd],
 ) -> None:
     """All of its members were lost with it."""
     async with served(environment()) as (_, client):
-        first, odd, last = await client.run_group([0, 1, 0])
+        first, odd, last = await client.run_group([0, 1, 2])
     assert [each.value["reward"] for each in (first, last)] == [0.5, 0.5]
     assert isinstance(odd.error, RolloutFailed)
     assert "result[1].value.x: cannot encode a value of type object" in str(odd.error)
@@ -308,6 +387,7 @@ async def test_a_group_with_a_result_without_an_encoding_held_its_loop_up_once_f
     assert here.count(True) == 1
     records = cast("Any", values.decode(bytes(body)))
     assert (status, [each["ok"] for each in records]) == (Status.RESULT, [True, False, True])
+    assert records[1]["error"]["attempts"] == 1
 
 
 async def test_a_large_result_is_cut_in_its_thread() -> None:

@@ -25,7 +25,7 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
+from ..core.terms import Body, Incarnation, SentBody, Status, Verdict, pieces_of, weight
 from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..redaction import found_in
@@ -170,7 +170,7 @@ class OutcomeMaker:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
         payload: SentBody = encoded.value
-        for name in found_in(payload.pieces if isinstance(payload, BodyParts) else [payload]):
+        for name in found_in(pieces_of(payload)):
             if name not in self._named:
                 self._named.add(name)
                 log(logging.WARNING, "a result holds the value of $%s, and is not changed", name)
