@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from itertools import chain
 from typing import Any
 
 import cbor2
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.account import Usage
 from trio_envserve.core.executions import Execution
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits, ServerLimits
@@ -83,8 +86,65 @@ class Bench:
             works.out.clear()
             works.budget.renew()
             if not works.behind and not journal.unsaved:
+                self._check()
                 return found
             works.tick()
+
+    def _check(self) -> None:
+        """What is counted of each account is what is there, and only works whose time runs are
+        among those."""
+        works = self.works
+        if len(works.generations) + sum(len(s.tickets) for s in works.sessions.known.values()) > 99:
+            return  # it would take long
+        assert all(each.works or each.outcome_bytes for each in self.accounts.namespaces.values())
+        assert self.accounts.at_work <= self.accounts.namespaces.keys()
+        for timed in (works.orphans, works.retained):
+            assert all(timed is each.timed for each in timed.values())
+        accounts = [each.account for each in works.sessions.known.values()]
+        found = {id(each): Usage() for each in [*accounts, *self.accounts.namespaces.values()]}
+        everybody = [works.generations.values(), *map(self._own, works.sessions.known.values())]
+        shared = {}
+        for work in chain.from_iterable(everybody):
+            assert all(ticket.work is work for ticket in work.tickets)
+            assert work.state is not WorkState.COMPLETED or all(t.counts for t in work.tickets)
+            assert work.live is any(each.work is work for each in self.worker.live.values())
+            assert (work.execution is not None) is (work.state is WorkState.RUNNING)
+            usage = found[id(work.account)]
+            usage.waiting += work.state is WorkState.WAITING
+            usage.running_count += work.state is WorkState.RUNNING
+            if work.body is not None and work.state is not WorkState.HELD:
+                usage.held_bytes += work.weight
+            usage.works += work.name is not None
+            usage.own_bytes += work.name.size_bytes if work.name is not None else 0
+            usage.own_bytes += work.weight if work.state is WorkState.HELD else 0
+            if work.outcome is not None:
+                shared[id(work.outcome.shared)] = work.outcome.shared
+        for session in works.sessions.known.values():
+            usage = found[id(session.account)]
+            for ticket in session.tickets.values():
+                kept = ticket.kept
+                usage.waiting += ticket.key is not None if kept is None else not ticket.ran
+                if kept is not None:
+                    usage.kept_count += 1
+                    usage.kept_unrun += not ticket.ran
+                    usage.kept_bytes += kept.size_bytes
+                    if kept.shared is not None:
+                        shared[id(kept.shared)] = kept.shared
+        for payload in shared.values():
+            account = self.accounts.namespaces[payload.namespace]
+            found[id(account)].outcome_bytes += payload.size_bytes
+        for account in [*accounts, *self.accounts.namespaces.values()]:
+            for name, value in dataclasses.asdict(found[id(account)]).items():
+                assert getattr(account, name) == value, (account.name, name)
+        for field in dataclasses.fields(Usage):
+            total = sum(getattr(each, field.name) for each in found.values())
+            assert getattr(self.accounts.all, field.name) == total, field.name
+
+    @staticmethod
+    def _own(session: Session[Ticket]) -> list[Work]:
+        """The works of requests without a key."""
+        tickets = session.tickets.values()
+        return [each.work for each in tickets if each.key is None and each.work is not None]
 
     def _short(self, effect: ToClient) -> Told:
         message: Any = effect.message

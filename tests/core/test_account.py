@@ -31,7 +31,7 @@ def of(accounts: Accounts, number: int) -> Account:
 
 def namespace_of(accounts: Accounts, namespace: bytes) -> Account:
     known = accounts.namespaces.get(namespace)
-    return known or accounts.open(namespace, namespace.ljust(16, b"."), is_durable=False)
+    return known or accounts.open(namespace, namespace.ljust(16, b"."))
 
 
 # -- the queue --------------------------------------------------------------------

@@ -231,7 +231,7 @@ class Town:
         taken, session = self.pair.router.accounts.all, self.pair.session
         return (
             self.outcomes(), self.starts(), [run.body for _, run in self.live()],
-            {sequence: ticket.state for sequence, ticket in session.tickets.items()},
+            {sequence: ticket.standing for sequence, ticket in session.tickets.items()},
             session.finished, sorted(self.pair.client.calls.live),
             (taken.kept_count, taken.kept_bytes, taken.waiting, taken.running_count),
             taken.held_bytes,

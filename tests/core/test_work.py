@@ -42,7 +42,7 @@ from trio_envserve.core.router_inputs import (
     PoolOpened,
     Restored,
 )
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.work import LOST_CALLERS, READS_AT_ONCE, Work, WorkInput, Works, WorkState
 from trio_envserve.core.worker import EnvironmentReady
 
@@ -234,6 +234,20 @@ def test_an_input_in_a_state(input, state, do, told, then):
     assert (input, state) in bench.reached
     if work is not None:
         assert work.state is (then or state)
+
+
+@pytest.mark.parametrize("state", [*OPEN, *DONE, S.CLOSED])
+def test_request_stands_as_its_work_until_it_has_an_answer(state):
+    bench, _ = bench_in(state)
+    stands = S.COMPLETED if state is S.CLOSED else state
+    assert bench.session(1).standing(0) == stands.value
+
+
+def test_tickets_that_count_are_told_first():
+    bench, _ = bench_in(S.RUNNING)
+    bench.finish(3)
+    bench.ask(11, name=NAME)  # from now on the first one only looks on
+    assert bench.report(of(bench)) == [(11, 0, OUT), (1, 0, OUT)]
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -504,6 +518,19 @@ def test_key_that_may_not_be_issued_again_is_unknown(rerun: bool, earlier: int):
     assert Bench().ask(1, name=NAME, rerun=rerun, earlier=earlier) == [(1, 0, "unknown-key")]
 
 
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("name", [None, NAME])
+def test_request_of_a_lost_session_waits_for_the_consent_of_an_environment(
+    name: KeyName | None, closes: bool
+):
+    """Also where this server takes no work in: the next one may let it run again."""
+    bench = Bench()
+    bench.works.environment.is_known = False
+    if closes:
+        bench.router.closing.enter(ClosingStage.DRAINING, 0.0)
+    assert bench.ask(1, name=name, earlier=1) == [(1, 0, "early")]
+
+
 def test_it_is_issued_again_once_a_worker_has_said_what_it_consents_to():
     pair = Keyed.asked(rerun=True)
     pair.auto_hello = False
@@ -518,13 +545,14 @@ def test_it_is_issued_again_once_a_worker_has_said_what_it_consents_to():
     assert len(pair.runs) == 2
 
 
-def test_g2_each_epoch_starts_its_part_of_the_allowance():
-    pair, session = Keyed.with_stranger(rerun=True)
-    pair.request(session, allowance=4)
-    works = pair.router.works.generations
-    assert works[0].allowance == 3
-    pair.request(session, 1, name=KeyName(b"default", b"b"), allowance=4, earlier=3)
-    assert works[1].allowance == 1
+@pytest.mark.parametrize("name", [None, NAME])
+@pytest.mark.parametrize(("earlier", "granted"), [(None, 3), (0, 3), (3, 1)])
+def test_g2_each_epoch_starts_its_part_of_the_allowance(
+    earlier: int | None, granted: int, name: KeyName | None
+):
+    bench = Bench()
+    bench.ask(1, name=name, rerun=True, allowance=4, earlier=earlier)
+    assert bench.own().allowance == granted
 
 
 def test_a_session_that_was_forgotten_joins_what_still_runs():
@@ -650,6 +678,9 @@ def test_an_outcome_too_large_for_one_reaches_the_other():
     assert isinstance(mine, Answer)
     assert mine.status is Status.RESULT
     assert pair.heard().status == Status.ERROR
+    pair.ask(session, 1)
+    pair.end(payload=b"x" * 100)
+    assert (pair.heard().sequence, pair.heard().status) == (1, Status.ERROR)
 
 
 # -- Requests with keys, between client and router: what once went wrong there -
@@ -1009,8 +1040,11 @@ def test_g8_no_more_wake_than_there_may_be():
 @pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
 def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered(act):
     pair, session, names = many_at_rest(2, journal_keys=2, namespace_share=1.0)
-    pair.request(session, 0, name=KeyName(b"default", b"new"))
+    new = KeyName(b"default", b"new")
+    pair.request(session, 0, name=new)
     assert pair.heard().code == "keys-full"
+    pair.request(session, 0, act=KeyAct.ATTACH, name=new)
+    assert pair.heard().code == "unknown-key"
     pair.request(session, 1, act=act, name=names[0])
     pair.read()
     assert pair.heard().status == Status.RESULT
@@ -1098,11 +1132,13 @@ def test_g6_a_longer_body_under_the_same_digest_is_a_conflict():
 @pytest.mark.parametrize(
     ("fate", "started"),
     [("not seen", None), ("waits", False), ("runs", True), ("completed", True),
-     ("finished", True), ("waits to run again", True)],
+     ("finished", True), ("waits to run again", True), ("may have run before", True)],
 )  # fmt: skip
 def test_g9_a_cancel_is_told_whether_it_ever_started(fate: str, started: bool | None):
     bench = Bench()
-    if fate != "not seen":
+    if fate == "may have run before":
+        bench.ask(1, name=NAME, rerun=True, earlier=1)
+    elif fate != "not seen":
         bench.ask(1, rerun=True)
     if fate in ("runs", "completed", "waits to run again"):
         execution = bench.dispatch(bench.own())
@@ -1558,12 +1594,13 @@ def test_g8_the_lost_callers_of_a_work_are_bounded():
     assert work.state is S.RUNNING
 
 
-def test_a_caller_that_counts_wrote_a_record_with_each_ask():
+@pytest.mark.parametrize("deadline_s", [0.0, None])
+def test_a_caller_that_counts_wrote_a_record_with_each_ask(deadline_s: float | None):
     """The journal grew by what a stranger asks."""
     pair = Journaled.running()
     session, known = pair.stranger(), len(pair.records)
     for number in range(5):
-        pair.request(session, number, deadline_s=0.0)
+        pair.request(session, number, deadline_s=deadline_s)
         pair.advance(1.0)
         pair.disk()
     assert [type(each) for each in pair.records[known:]] == [Joined]
@@ -1624,6 +1661,7 @@ def test_g8_as_many_may_wait_for_an_outcome_that_is_being_saved_as_for_one_that_
     pair.end(payload=b"out")
     pair.request(session)
     assert pair.heard().code == "key-crowded"
+    assert not pair.router.works.gate.is_decided(RequestId(session, 0))
     pair.disk()
     pair.tell(messages.Finish(first, [0, 1]), route=STRANGER)
     pair.request(session)

@@ -23,19 +23,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 WORK = (
+    "tests/core/test_account.py",
     "tests/core/test_work.py",
     "tests/core/test_work_saves.py",
     "tests/core/test_journal.py",
     "tests/core/test_sessions.py",
     "tests/core/test_closing.py",
     "tests/core/test_router.py",
+    "tests/core/test_router_stats.py",
     "tests/core/test_executions_announced.py",
     "tests/core/test_rights.py",
     "tests/core/test_client_pings.py",
     "tests/simulation/test_simulation.py::test_no_seed_violates_a_guarantee",
 )
 TESTS = {
-    "account": ("tests/core/test_account.py", *WORK),
+    "account": WORK,
     "work": WORK,
     "ranges": ("tests/core/test_ranges.py",),
     "executions": (

@@ -299,6 +299,8 @@ async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(closes, autoj
             await trio.testing.wait_all_tasks_blocked()
             if closes:
                 tasks.close()
+        if closes:
+            tasks.cancel(1)  # it never began
         nursery.cancel_scope.cancel()
     assert began == ([0] if closes else [0, 1])
     told = [(run.number, outcome and outcome[0]) for run, outcome, _ in ended]

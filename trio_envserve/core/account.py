@@ -78,8 +78,6 @@ class Account(Usage):
     retention_s: float = 0.0
     """Time for which an outcome is retained after the last caller has left, in seconds; 0: until it
     is told."""
-    is_durable: bool = False
-    """Whether its works are in the journal."""
 
 
 @final
@@ -104,13 +102,13 @@ class Accounts:
         """The account of a new session."""
         return Account(id=id, name=name, share=self.limits.session_share, part=self._of_session)
 
-    def open(self, namespace: bytes, id: SessionId, *, is_durable: bool) -> Account:
+    def open(self, namespace: bytes, id: SessionId) -> Account:
         """The account of a namespace that has none."""
         opened = self.namespaces[namespace] = self.of_id[id] = Account(
             id=id, name=one_line(f"keys of {namespace.decode('utf-8', 'replace')}", NAME_BYTES),
             namespace=namespace,
             share=self.keys.namespace_share, part=self._next_part(),
-            orphan_s=self.keys.orphan_s, retention_s=self.keys.retention_s, is_durable=is_durable,
+            orphan_s=self.keys.orphan_s, retention_s=self.keys.retention_s,
         )  # fmt: skip
         self._parts_left -= opened.part
         return opened

@@ -92,6 +92,11 @@ class DeclaredEnvironment:
     rerun: bool = False
     """Whether it lets an execution run again, after a loss."""
 
+    def consents(self, rerun: bool | None) -> bool:
+        """Whether there is consent to a further execution: its caller's word, or else the
+        environment's."""
+        return self.rerun if rerun is None else rerun
+
 
 class Duty(enum.Enum):
     """Kind of requests that a worker gets."""

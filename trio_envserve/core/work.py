@@ -220,15 +220,11 @@ class Ticket:
 
     @property
     def standing(self) -> str:
-        """State of the request, in a word."""
-        return self.state.value
-
-    @property
-    def state(self) -> WorkState:
-        """State of its work, for people and pages."""
+        """State of the request, in a word: that of its work."""
         if self.kept is not None:
-            return WorkState.COMPLETED
-        return WorkState.WAITING if self.work is None else self.work.state
+            return WorkState.COMPLETED.value
+        state = WorkState.WAITING if self.work is None else self.work.state
+        return state.value
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -505,14 +501,12 @@ class Works:
             self.counters.spent += 1
             self.refuse(session, sequence, Refusal.SPENT, asker)
             return None
-        if len(session.tickets) >= self.limits.window:
-            self.counters.refused_for_now += 1
-            self.refuse(session, sequence, Refusal.WINDOW, asker)
-            return None
         body_weight = weight(body)
-        if not self.accounts.may_wait(session.account, body_weight):
+        is_window_full = len(session.tickets) >= self.limits.window
+        if is_window_full or not self.accounts.may_wait(session.account, body_weight):
             self.counters.refused_for_now += 1
-            self.refuse(session, sequence, Refusal.FULL, asker)
+            full = Refusal.WINDOW if is_window_full else Refusal.FULL
+            self.refuse(session, sequence, full, asker)
             return None
         ticket = Ticket(session, sequence, ask.digest, len(body), key)
         if key is not None:
@@ -540,8 +534,7 @@ class Works:
         may_still_say = self._closing.begun or self._never_starts() is None
         if ask.rerun is None and not self.environment.is_known and may_still_say:
             return Refusal.EARLY
-        consent = self.environment.rerun if ask.rerun is None else ask.rerun
-        return None if consent else Refusal.NO_CONSENT
+        return None if self.environment.consents(ask.rerun) else Refusal.NO_CONSENT
 
     def _admit(self, ticket: Ticket) -> None:
         """A request that was never seen is unfinished now."""
@@ -755,14 +748,10 @@ class Works:
 
     def _close(self, work: Work, arg: object = None) -> None:
         """End a work: its tickets are told "cancelled", and the next ask opens another."""
-        tickets, started = self._by_weight(work), work.started
-        unanswered = work.outcome is None
-        for ticket in tickets:
-            ticket.work = None
-        work.tickets = ()
+        tickets, unanswered = self._unseat_all(work), work.outcome is None
         self._shut(work)
         if unanswered:
-            cancelled = outcomes.key_cancelled(started=started)
+            cancelled = outcomes.key_cancelled(started=work.started)
             for ticket in tickets:
                 self._tell(work, ToldByRouter(ticket, cancelled))
 
@@ -789,16 +778,18 @@ class Works:
 
     def enter(self, work: Work) -> None:
         """Queue a work for a worker, unless none will ever take it."""
-        account = work.account
-        work.state = _W.WAITING
-        self.accounts.wait(account, +1)
-        self.accounts.hold(account, work.weight)
-        if account.namespace:
-            self.accounts.at_work.add(account.namespace)
+        self._wait(work)
         self._queue(work)
         outcome = self._never_starts()
         if outcome is not None:
             self.step(work, _I.ANSWER, outcome)
+
+    def _wait(self, work: Work) -> None:
+        work.state = _W.WAITING
+        self.accounts.wait(work.account, +1)
+        self.accounts.hold(work.account, work.weight)
+        if work.account.namespace:
+            self.accounts.at_work.add(work.account.namespace)
 
     def _queue(self, work: Work) -> None:
         work.queued_s = self.clock.awake_s
@@ -818,17 +809,15 @@ class Works:
 
     def may_rerun(self, work: Work) -> bool:
         """Whether consent and allowance are left for a further execution (G2)."""
-        consent = self.environment.rerun if work.rerun is None else work.rerun
-        return consent and work.executions < work.allowance
+        return self.environment.consents(work.rerun) and work.executions < work.allowance
 
     def _complete(self, work: Work, brought: RetainedOutcome) -> None:
         self.counters.completed += 1
         self.accounts.run(work.account, -1)
-        if not work.account.namespace:
-            brought = outcomes.fitting(brought, work, work.account.message_bytes)
+        fitting = outcomes.fitting(brought, work, work.account.message_bytes)
         work.execution = None
         work.live = False
-        self._conclude(work, brought)
+        self._conclude(work, fitting)
 
     def _retry(self, work: Work, outcome: Callable[[Work], RetainedOutcome]) -> None:
         self.accounts.run(work.account, -1)
@@ -868,7 +857,6 @@ class Works:
         work.live = False
 
     def _remove(self, work: Work, arg: object) -> None:
-        work.live = False
         if work.name is None:
             return
         self.accounts.retain(work.account, -1, -work.own_bytes, 0)
@@ -900,10 +888,8 @@ class Works:
         outcome.shared = Payload(work.account.namespace, 0, 1)
         self._warn(f"the outcome of generation {work.number} cannot be read: {why}")
         unreadable = outcomes.unreadable(why, work.executions)
-        for ticket in self._by_weight(work):
+        for ticket in self._unseat_all(work):
             self._tell(work, ToldByRouter(ticket, unreadable))
-            ticket.work = None
-        work.tickets = ()
         self._who_waits(work)
 
     def _ignore(self, work: object, arg: object) -> None:
@@ -941,11 +927,15 @@ class Works:
 
     # -- what cells share ------------------------------------------------------------
 
+    def _is_durable(self, work: Work) -> bool:
+        """Whether a work is in the journal: one with a key."""
+        return self.journal.on and work.name is not None
+
     def _account(self, namespace: bytes) -> Account:
         known = self.accounts.namespaces.get(namespace)
         if known is not None:
             return known
-        return self.accounts.open(namespace, self._new_id(), is_durable=self.journal.on)
+        return self.accounts.open(namespace, self._new_id())
 
     def _by_weight(self, work: Work) -> Sequence[Ticket]:
         """Tickets of a work, those that count first."""
@@ -972,6 +962,13 @@ class Works:
         at = work.tickets.index(ticket)
         work.tickets = work.tickets[:at] + work.tickets[at + 1 :]
         ticket.work = None
+
+    def _unseat_all(self, work: Work) -> Sequence[Ticket]:
+        """The tickets of a work, which wait for it no more; those that count come first."""
+        tickets, work.tickets = self._by_weight(work), ()
+        for ticket in tickets:
+            ticket.work = None
+        return tickets
 
     def _replace(self, work: Work, ticket: Ticket) -> None:
         """A caller is in this session now: its tickets of earlier ones are answered, and count no
@@ -1000,7 +997,9 @@ class Works:
         """The outcome is final (G3), and the work waits and runs no more.  One that never ran is
         not retained: the next ask may start anew."""
         if work.earlier and not work.executions:
-            outcome = outcomes.lost_before(0)  # "did not run" is true of this epoch only
+            outcome = outcomes.lost_before(
+                work.executions
+            )  # "did not run" is true of this epoch only
         self._drop_body(work)
         work.state = _W.COMPLETED
         if outcome.outcome[2]:  # no result
@@ -1010,19 +1009,14 @@ class Works:
             self._retain(work, outcome)
             self._tell_all(work, outcome)
             return
-        tickets = self._by_weight(work)
-        for ticket in tickets:
-            ticket.work = None
-        work.tickets = ()
-        ran = work.executions > 0
+        tickets = self._unseat_all(work)
         self._shut(work)
         for ticket in tickets:
-            ticket.ran = ran and not work.account.namespace
+            ticket.ran = work.executions > 0 and not work.account.namespace
             self._tell(work, Told(ticket, outcome))
 
     def _retain(self, work: Work, outcome: RetainedOutcome) -> None:
-        if work.account.is_durable:
-            self.journal.append(Completed, work.number, outcome.frames)
+        self.journal.append(Completed, work.number, outcome.frames)
         account, size_bytes = work.account, outcome.size_bytes
         outcome.shared = Payload(account.namespace, size_bytes, 1, self.journal.appended)
         self.accounts.retain(account, 0, 0, size_bytes)
@@ -1073,8 +1067,7 @@ class Works:
         work.state = _W.CLOSED
         if work.name is None:
             return
-        if account.is_durable:
-            self.journal.append(Closed, work.number)
+        self.journal.append(Closed, work.number)
         del self.open[work.name]
         if work.live:
             self._need_no_input(work)
@@ -1410,10 +1403,11 @@ class Works:
     def dispatched(self, work: Work, execution: Execution) -> bool:
         """An execution of it was numbered.  Whether its start is safe, so that it may be sent."""
         self.step(work, _I.DISPATCH, execution)
-        if work.account.is_durable:
+        is_durable = self._is_durable(work)
+        if is_durable:
             incarnation = execution.worker.incarnation
             self.journal.append(Started, work.number, incarnation, execution.number)
-        return not work.account.is_durable
+        return not is_durable
 
     def go_on_as_before(self, work: Work, execution: Execution) -> None:
         """An execution of an earlier epoch lives on; that has counted and recorded it."""
@@ -1466,7 +1460,7 @@ class Works:
                 f"it has {size_bytes} bytes, and {max(most_bytes, 0)} are allowed (save_bytes, and "
                 "message_bytes for input and state together)"
             )
-        is_durable = work.account.is_durable
+        is_durable = self._is_durable(work)
         if is_durable and (self.journal.lost or not self.gate.may_hold()):
             return self._unsaved()
         if work.body is not None:
@@ -1685,10 +1679,7 @@ class Works:
         """The last start of an earlier epoch lives on: it waits to be dispatched, and is counted
         then, in the place of before."""
         self._need_no_input(work)
-        work.state = _W.WAITING
-        self.accounts.wait(work.account, +1)
-        self.accounts.hold(work.account, work.weight)
-        self.accounts.at_work.add(work.account.namespace)
+        self._wait(work)
         work.executions -= 1
 
     # -- the archive ------------------------------------------------------------

@@ -803,7 +803,7 @@ JOURNAL = Family(ANY, needs=(FaultKind.JOURNAL,))
 JOURNAL.table(
     ("dispatch-before-safe", "G11 G2", (),
      "An execution is sent to its worker before the record of its start is safe.",
-     text(Works.dispatched, "return not work.account.is_durable", "return True")),
+     text(Works.dispatched, "return not is_durable", "return True")),
     ("tell-before-safe", "G11 G3", (),
      "The outcome of a key is told before its record is safe.",
      text(Works.tell, "if self.journal.on", "if not isinstance(answer, Told) and self.journal.on")),
