@@ -526,12 +526,13 @@ def test_commands_end_work_where_requests_are_refused():
 def test_g8_pages_of_keys_filled_memory_while_a_disk_was_stuck():
     pair = Stuck(ready=False)
     pair.stranger()
-    pair.call()
-    for number in range(3 * PAGES):
-        pair.tell(messages.Query(1, "keys", 0, b"default"), route=b"route %d" % number)
-    assert owed(pair)[2] == PAGES
-    pair.disk()
-    assert owed(pair)[2] == 0
+    for turn in range(2):
+        pair.call(name=named(turn))
+        for number in range(3 * PAGES):
+            pair.tell(messages.Query(1, "keys", 0, b"default"), route=b"route %d" % number)
+        assert owed(pair)[2] == PAGES
+        pair.disk()
+        assert owed(pair)[2] == 0
     pair.tell(messages.Query(2, "keys", 0, b"default"), route=STRANGER)
     assert isinstance(pair.heard(), messages.QueryAnswer)
 

@@ -118,6 +118,8 @@ def test_how_workers_have_ended_and_what_failed_is_told():
         pair.submit()
         pair.end(payload=error_body(code), status=Status.ERROR)
     pair.submit()
+    pair.end()
+    pair.submit()
     pair.die(how="killed by \n a test")
     pair.advance(3.0)
     stats = ServerStats.of(pair.router.stats())

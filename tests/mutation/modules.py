@@ -28,6 +28,8 @@ WORK = (
     "tests/core/test_work_saves.py",
     "tests/core/test_journal.py",
     "tests/core/test_sessions.py",
+    "tests/core/test_scope.py",
+    "tests/core/test_status.py",
     "tests/core/test_closing.py",
     "tests/core/test_router.py",
     "tests/core/test_router_stats.py",

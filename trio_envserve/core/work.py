@@ -1012,7 +1012,7 @@ class Works:
         tickets = self._unseat_all(work)
         self._shut(work)
         for ticket in tickets:
-            ticket.ran = work.executions > 0 and not work.account.namespace
+            ticket.ran = work.executions > 0
             self._tell(work, Told(ticket, outcome))
 
     def _retain(self, work: Work, outcome: RetainedOutcome) -> None:
@@ -1193,8 +1193,8 @@ class Works:
     def finish(self, session: Session[Ticket], spans: Ranges) -> None:
         """The client is done with these sequences.  Ignored whole if it would leave more gaps
         than a window can, as only a hostile client does."""
-        if spans == session.finished or self.too_many_gaps(session, spans):
-            return  # most statements repeat the one before
+        if self.too_many_gaps(session, spans):
+            return
         leaving = [session.tickets[each] for each in _members(session.tickets, spans)]
         session.finished.update(spans)
         self._drop(leaving, _I.LEAVE)
