@@ -252,8 +252,10 @@ def asks_all_it_may(accounts: Accounts, account: Account) -> int:
 
 def test_each_session_takes_its_share_of_what_the_others_leave():
     accounts = accounts_with(kept_outcomes=KEPT_MOST, session_share=0.5)
-    hogs = [takes_all_it_may(accounts, of(accounts, number)) for number in range(4)]
-    assert hogs == [400, 200, 100, 50]
+    hogs = [of(accounts, number) for number in range(4)]
+    for hog in hogs:
+        accounts.keep(hog, +1, 1, ran=False)  # this takes a place in the queue, and none here
+    assert [takes_all_it_may(accounts, hog) for hog in hogs] == [401, 201, 101, 51]
 
 
 def hogs_and_one(
