@@ -258,6 +258,38 @@ def test_each_session_takes_its_share_of_what_the_others_leave():
     assert [takes_all_it_may(accounts, hog) for hog in hogs] == [401, 201, 101, 51]
 
 
+def keeps_another(accounts: Accounts, account: Account) -> None:
+    accounts.keep(account, +1, 0, ran=True)
+
+
+def keeps_a_byte(accounts: Accounts, account: Account) -> None:
+    accounts.reserve(account, +1)
+
+
+def announces_a_byte(accounts: Accounts, account: Account) -> None:
+    accounts.announce(account, +1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "takes"),
+    [
+        ("kept_outcomes", keeps_another), ("kept_bytes", keeps_a_byte),
+        ("announced_bytes", announces_a_byte),
+    ],
+)  # fmt: skip
+def test_g8_a_session_that_runs_something_takes_its_share_of_each_bound_and_no_more(bound, takes):
+    accounts = accounts_with(**{bound: 800}, session_share=0.5)
+    shares = []
+    for number in range(4):
+        account, share = of(accounts, number), 0
+        accounts.keep(account, +1, 0, ran=True)
+        while accounts.may_run(account):
+            takes(accounts, account)
+            share += 1
+        shares.append(share + (bound == "kept_outcomes"))
+    assert shares == [400, 200, 100, 50]
+
+
 def hogs_and_one(
     takes: Callable[[Accounts, Account], int], **limits: Any
 ) -> tuple[Accounts, Account]:

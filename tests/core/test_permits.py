@@ -13,7 +13,7 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.executions import Execution
 from trio_envserve.core.limits import LEAST_PER_S, MOST_PER_S, MOST_PERMITS
 from trio_envserve.core.messages import Claim, ClaimsEnded, Granted
-from trio_envserve.core.permits import SHOWN, Permits
+from trio_envserve.core.permits import SHOWN, OpenClaims, Permits
 from trio_envserve.core.pool import LifeInput
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.worker import RouterMessage
@@ -45,7 +45,7 @@ class Machine:
     def granted(self, after_s: float = 0.0, *, paused: bool = False) -> list[int]:
         """The numbers of the claims that are granted when so much time has passed."""
         self.now_s += after_s
-        self.permits.tick(self.now_s, paused=paused)
+        self.permits.tick(self.now_s)
         return [each.claim.number for each in self.permits.grant(self.now_s, paused=paused)]
 
 
@@ -98,16 +98,25 @@ def test_names_of_rates_are_bounded(monkeypatch: pytest.MonkeyPatch):
     machine = Machine()
     machine.claims(*(claim(n, name=f"rollout {n}", per_s=0.1) for n in range(4)))
     assert machine.granted() == [0, 1]
+    machine.claims(claim(5, name="rollout 0", per_s=10.0))
     machine.permits.ended(machine.worker, Ranges([2]))
     assert machine.granted(0.5) == []
     assert len(machine.permits.lines) == 3
     assert machine.granted(5.0) == []
-    assert machine.granted(6.0) + machine.granted(1.0) == [3]
+    assert machine.granted(6.0) + machine.granted(1.0) == [5, 3], "a known name goes on"
     assert machine.granted(11.0) == []
     assert machine.permits.lines == {}
 
 
 # -- malformed claims --------------------------------------------------------------------
+
+
+def test_claims_at_the_ends_of_what_a_worker_may_state_are_taken():
+    machine = Machine()
+    ends = [claim(0), claim(1, most=MOST_PERMITS)]
+    ends += [claim(2, per_s=LEAST_PER_S, name="b"), claim(3, per_s=MOST_PER_S, name="b")]
+    machine.claims(*ends)
+    assert len(machine.worker.claims) == 4
 
 
 @pytest.mark.parametrize(
@@ -429,6 +438,7 @@ def test_a_rate_is_not_shown_under_the_name_of_a_limit():
         claim(0), claim(1, per_s=0.1), claim(2, per_s=0.1), claim(3, name="b", per_s=0.1)
     )
     machine.granted()
+    assert [each["name"] for each in machine.permits.records()] == ["a"], "nobody waits for b"
     machine.claims(claim(4, name="b", per_s=0.1))
     assert [each["name"] for each in machine.permits.records()] == ["a", "b"]
 
@@ -449,4 +459,15 @@ def test_a_further_claim_of_a_rate_moves_no_look_at_it():
     assert machine.granted() == [0]
     machine.claims(claim(2, per_s=0.1))
     assert machine.granted(0.1) == []
+    machine.claims(claim(3, per_s=0.1))
+    assert machine.granted() == []
+    assert len(machine.permits._later) == 1
     assert machine.granted(10.0) == [1]
+
+
+def test_claims_of_an_execution_that_has_ended_are_not_made_again():
+    claims = OpenClaims()
+    for execution in range(2):
+        claims.make(claim(execution)._replace(number=execution))
+    claims.end_of(0)
+    assert [each.claim for each in claims.again()] == [1]

@@ -123,7 +123,7 @@ class Permits:
         self.due: dict[PermitLine, None] = {}
         """Names whose next claim may perhaps be granted."""
         self._paused: dict[PermitLine, None] = {}
-        """Names whose next claim may be granted once grants go on."""
+        """Names whose next claim may be granted once grants go on, which the next tick looks at."""
         self.unstated: set[Claimant] = set()
         """Workers of an earlier epoch that may hold permits that are not known here."""
         self._later: list[tuple[float, int, PermitLine]] = []
@@ -189,17 +189,15 @@ class Permits:
 
     # -- grants -------------------------------------------------------------------
 
-    def tick(self, now_s: float, *, paused: bool = False) -> None:
-        """Find the names whose next claim may perhaps be granted by now.  ``paused``: as for
-        :meth:`grant`."""
+    def tick(self, now_s: float) -> None:
+        """Find the names whose next claim may perhaps be granted by now."""
         while self._later and self._later[0][0] <= now_s:
             at_s, _, line = heapq.heappop(self._later)
             if line.look_s == at_s:
                 line.look_s = None
                 self.due[line] = None
-        if self._paused and not (paused or self.unstated):
-            self.due |= self._paused
-            self._paused.clear()
+        self.due |= self._paused
+        self._paused.clear()
 
     def grant(self, now_s: float, *, paused: bool = False) -> list[PermitGrant]:
         """Grant the due claims that may be granted now, the oldest one of each name first.
@@ -246,7 +244,6 @@ class Permits:
             claim = next(iter(line.waiting))
             self._drop(claim)
             granted.append(PermitGrant(claim, at_s - now_s))
-        self.due.pop(line, None)
         return granted
 
     def _look(self, line: PermitLine, at_s: float) -> None:

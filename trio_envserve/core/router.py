@@ -460,7 +460,7 @@ class Router:
             if not self.works.earlier_lives and (awake_s >= self._hosts_by or self.closing.begun):
                 self.resources.find_hosts(self.workforce.hosts, awake_s)
             self.workforce.clean(awake_s)
-        self.dispatches.permits.tick(awake_s, paused=self.works.earlier_lives)
+        self.dispatches.permits.tick(awake_s)
         self._go_on_closing(now_s)
 
     def _resume(self, given: Resume) -> None:
