@@ -190,6 +190,8 @@ def test_nothing_is_granted_while_an_earlier_epoch_may_live():
     assert machine.granted(paused=True) == []
     assert len(machine.permits.lines) == 1, "names are forgotten meanwhile"
     assert machine.granted() == [2]
+    machine.permits.tick(machine.now_s)
+    assert not machine.permits.due
 
 
 def test_a_claim_of_an_execution_that_had_ended_is_none():
@@ -463,6 +465,14 @@ def test_a_further_claim_of_a_rate_moves_no_look_at_it():
     assert machine.granted() == []
     assert len(machine.permits._later) == 1
     assert machine.granted(10.0) == [1]
+
+
+def test_claim_of_a_rate_that_comes_before_its_name_is_forgotten_is_granted_ahead():
+    machine = Machine()
+    for number in range(2):
+        machine.claims(claim(number, per_s=0.1))
+        assert machine.granted() == ([] if number else [0])
+    assert machine.granted(9.9) == [1]
 
 
 def test_claims_of_an_execution_that_has_ended_are_not_made_again():

@@ -64,6 +64,31 @@ def test_what_is_counted_of_connections_goes_with_their_sessions():
     assert not sessions._idle
 
 
+def test_hello_that_comes_again_moves_its_session_and_opens_none():
+    bench = Bench(connection_sessions=1)
+    session = opened(bench, 1, b"one")
+    assert session is not None
+    sessions, nonce = bench.works.sessions, session.nonce
+    assert sessions.open(identifier(2), bytes(16), nonce, "x", b"two", 2, 5.0) is session
+    assert (session.name, session.route, session.connection) == ("x", b"two", 2)
+    assert session.seen_at == 5.0
+    assert bench.works.counters.sessions_opened == 1
+
+
+def test_hello_of_a_session_that_has_ended_opens_none_while_its_execution_is_stopped():
+    bench = Bench()
+    bench.ask(1)
+    execution, session = bench.dispatch(bench.own()), bench.session(1)
+    assert [session.standing(each) for each in range(2)] == ["running", "not seen"]
+    bench.end(1, lost=True)
+    assert session.standing(0) == "finished"
+    sessions = bench.works.sessions
+    assert sessions.open(identifier(2), bytes(16), session.nonce, "x", b"r", 2, 5.0) is None
+    assert "the session of this nonce has ended" in sessions.refusal(session.nonce, b"r")
+    bench.dies(execution)
+    assert not sessions.known
+
+
 # -- sessions that make room --------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ TESTS = {
         "tests/core/test_executions.py",
         "tests/core/test_workforce.py",
     ),
+    "gate": ("tests/core/test_gate.py", "tests/core/test_journal.py"),
     "permits": ("tests/core/test_permits.py", "tests/core/test_worker.py"),
     "scheduler": ("tests/core/test_scheduler.py", "tests/core/test_scheduler_suspects.py"),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
