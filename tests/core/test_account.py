@@ -278,7 +278,7 @@ def announces_a_byte(accounts: Accounts, account: Account) -> None:
     ],
 )  # fmt: skip
 def test_g8_a_session_that_runs_something_takes_its_share_of_each_bound_and_no_more(bound, takes):
-    accounts = accounts_with(**{bound: 800}, session_share=0.5)
+    accounts = accounts_with(None, session_share=0.5, **{bound: 800})
     shares = []
     for number in range(4):
         account, share = of(accounts, number), 0

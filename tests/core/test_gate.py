@@ -73,10 +73,11 @@ def test_one_that_waits_twice_is_decided_until_the_last_answer_was_told():
 
 
 @given(
-    steps=st.lists(st.sampled_from(["pass", "hold", "save", "turn"]), max_size=60),
+    steps=st.lists(st.sampled_from(["pass", "hold", "save", "input", "turn"]), max_size=60),
     most=st.integers(1, 3),
 )
 @example(steps=["pass", "pass", "hold", "turn"], most=1)
+@example(steps=["pass", "pass", "input", "pass", "turn"], most=1)
 def test_answers_of_one_who_waits_leave_in_their_order_and_no_turn_has_more_than_its_budget(
     steps: list[str], most: int
 ):
@@ -84,14 +85,16 @@ def test_answers_of_one_who_waits_leave_in_their_order_and_no_turn_has_more_than
     told: list[str] = []
     late: list[str] = []
     held: list[str] = []
-    safe = made = 0
+    safe, made, left = 0, 0, 1
     for step in [*steps, "save", *["turn"] * 60]:
         match step:
             case "pass" if gate.is_safe():
-                may_pass = not late and budget.left > 0
+                may_pass = not late and left > 0
                 assert gate.passes() is may_pass
                 (told if may_pass else late).append(f"{made}")
-                if not may_pass:
+                if may_pass:
+                    left -= 1
+                else:
                     gate.delay(f"{made}")
                 made += 1
             case "pass" | "hold":
@@ -102,13 +105,17 @@ def test_answers_of_one_who_waits_leave_in_their_order_and_no_turn_has_more_than
             case "save":
                 journal.saved(journal.appended)
                 safe = len(held)
+            case "input":
+                budget.left = left = most
             case "turn":
                 budget.left = most
                 expected = [*late, *held[:safe]][:most]
                 assert [*gate.take_due()] == [(answer, True) for answer in expected]
                 told += expected
+                left = most - len(expected)
                 from_held = max(0, len(expected) - len(late))
                 late, held, safe = late[most:], held[from_held:], safe - from_held
+        assert budget.left == left
         assert gate.is_due is bool(late or safe)
         assert gate.waiting == len(late) + len(held)
     assert sorted(told, key=int) == [f"{number}" for number in range(made)]

@@ -54,14 +54,15 @@ def test_a_flood_of_hellos_on_one_connection_took_the_sessions_of_all_others():
 def test_what_is_counted_of_connections_goes_with_their_sessions():
     bench = Bench()
     sessions = bench.works.sessions
-    for number in range(50):
-        session = opened(bench, number, b"route %d" % number)
+    found = [opened(bench, number, b"route %d" % (number // 2)) for number in range(50)]
+    for session in found:
         assert session is not None
+        assert not sessions.forget(session), "it has not ended"
         sessions.end(session)
         assert sessions.forget(session)
-        assert not sessions.forget(session)
-    assert not sessions._opened
-    assert not sessions._idle
+        assert not sessions.forget(session), "it is not there any more"
+    assert [sessions._opened, sessions._idle, sessions._by_nonce, sessions._unsettled] == [{}] * 4
+    assert bench.works.counters.sessions_ended == 50
 
 
 def test_hello_that_comes_again_moves_its_session_and_opens_none():
@@ -131,6 +132,8 @@ def test_at_the_bound_of_sessions_at_work_there_is_none_for_another():
         "2 sessions are at work, and more may not be"
     )
     assert bench.works.counters.sessions_refused == 1
+    bench.finish(1)
+    assert opened(bench, 3, b"3") is not None, "one is idle"
 
 
 @pytest.mark.parametrize("limit_s", [None, 60.0])

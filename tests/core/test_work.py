@@ -1614,6 +1614,14 @@ def test_g8_a_statement_of_more_than_a_window_is_ignored():
     assert bench.session(1).standing(0) == "waiting"
 
 
+def test_cancel_that_leaves_too_many_gaps_is_told_that_it_may_have_run():
+    bench = Bench(window=1)
+    bench.finish(1, 0, 2)
+    bench.works.cancel(bench.session(1), 4)
+    assert bench.turn() == [(1, 4, True)]
+    assert not bench.session(1).has_seen(4)
+
+
 def test_who_has_finished_and_had_no_time_to_leave_is_sent_no_deltas():
     bench = Bench()
     bench.ask(1, name=NAME)

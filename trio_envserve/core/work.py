@@ -1299,16 +1299,11 @@ class Works:
         """A ticket leaves.  Whether an execution may have been started; of a key False only if
         this ended a work that never was, and never will be."""
         work = ticket.work
-        if ticket.key is None:
-            started = ticket.ran if work is None else work.started
-            self._forget(ticket)
-            if work is not None:
-                self.step(work, _I.LEAVE, ticket)
-            return started
-        started = work is None or work.started
-        if work is not None:
+        if work is None:
+            started = ticket.ran or ticket.key is not None
+        else:
             self.step(work, _I.LEAVE, ticket)
-            started |= work.state is not _W.CLOSED
+            started = work.started or work.state is not _W.CLOSED
         self._forget(ticket)
         return started
 
@@ -1363,14 +1358,12 @@ class Works:
         return None
 
     def _end_by(self, command: Command, work: Work | None, ticket: Ticket) -> CommandAnswer:
-        started = True if work is None else work.started
         self.step(work, command.input, ticket)
-        is_closed = work is not None and work.state is _W.CLOSED
-        answer = CommandAnswer(
-            work.number if work is not None and is_closed else None,
-            started if is_closed else True,
-            finished=command.input is _I.CANCEL and work is not None and not is_closed,
-        )
+        answer = CommandAnswer()
+        if work is not None and work.state is _W.CLOSED:
+            answer = CommandAnswer(work.number, work.started)
+        elif work is not None:
+            answer = CommandAnswer(finished=command.input is _I.CANCEL)
         if isinstance(command.tag, bytes):
             self._remember(command, answer, self.clock.awake_s)
             self.journal.append(
