@@ -298,6 +298,7 @@ def test_next_server_learns_from_the_workers_it_takes_over_what_they_hold():
     left, pair.records = pair.records, []
     pair.take_over([0, 1], records=left)
     assert states(pair) == ["held"]
+    assert [each.executions for each in pair.router.works.generations.values()] == [1]
     pair.resource_is(0, CREATED, handle=b"handle")
     (resource,) = pair.router.resources.all.values()
     assert resource.handle == b"handle"

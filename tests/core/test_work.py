@@ -1699,3 +1699,21 @@ def test_who_looks_at_an_outcome_that_cannot_be_read_does_not_prolong_its_retent
     pair.advance(30.0)
     assert not pair.router.works.generations
     assert not pair.resting.all.keys
+
+
+@pytest.mark.parametrize("has_outcome", [False, True])
+def test_works_that_a_journal_has_left_are_counted_until_they_are_dropped(has_outcome: bool):
+    pair = Journaled.running()
+    if has_outcome:
+        pair.end(payload=b"out")
+        pair.disk()
+    bench = Bench(reads=True)
+    bench.works.restore(pair.records)
+    assert bench.turn() == []
+    assert bench.attach(3) == ([(3, 0, b"out")] if has_outcome else [])
+    bench.works.earlier_lives = False
+    assert bench.turn() == ([] if has_outcome else [(3, 0, "worker-lost")])
+    for seconds in (10.0, 100.0):
+        bench.wait(seconds)
+    bench.finish(3)
+    assert not bench.accounts.namespaces

@@ -1665,7 +1665,6 @@ class Works:
             else:
                 self._need_no_input(work)
                 self.counters.lost += 1
-                work.body = None
                 self._conclude(work, outcomes.lost_before(work.executions, work.saves))
 
     def take_back(self, work: Work) -> None:
