@@ -29,6 +29,7 @@ WORK = (
     "tests/core/test_journal.py",
     "tests/core/test_sessions.py",
     "tests/core/test_scope.py",
+    "tests/core/test_scope_links.py",
     "tests/core/test_status.py",
     "tests/core/test_closing.py",
     "tests/core/test_router.py",
