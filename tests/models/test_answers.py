@@ -577,6 +577,23 @@ async def test_a_cut_answer_leaves_nothing_in_the_next_one(streamed):
     assert bytes(answer.response_ids[:-1].tolist()) == b"whole"
 
 
+@pytest.mark.parametrize(
+    ("cut", "told"),
+    [
+        (True, {"return_output_ids_in_sglext": True}),
+        (False, {"return_input_ids_in_sglext": False}),
+        (False, {}),
+    ],
+)
+async def test_stream_that_ends_before_the_ids_it_was_asked_for_was_cut(cut, told):
+    """It was an answer without ids, and its rollout one without segments."""
+    answer = stream(piece("stop", content="Let me"), done=False)
+    async with served(scripted(answer, Reply("whole"))) as model:
+        found = await model.complete(HELLO, name="m", sampling_args={"stream": True, **told})
+    assert found.text == ("whole" if cut else "Let me")
+    assert (found.response_ids is not None) == cut
+
+
 def test_a_further_ending_is_good_where_the_endpoint_has_it():
     where = Where(url="http://x/v1", finish_reasons=("repetition",))
     data = json.dumps(whole(reason="repetition")).encode()

@@ -78,6 +78,9 @@ FORMED_THOUGHTS = (
 
 _MORE = (*FORMED_THOUGHTS, "refusal")
 
+_ASKS_IDS = ("return_token_ids", "return_input_ids_in_sglext", "return_output_ids_in_sglext")
+"""The fields of a request that ask for token ids."""
+
 _DONE = b"[DONE]"
 """The last event of a stream."""
 
@@ -111,6 +114,8 @@ class ChatRequest(NamedTuple):
     stream: bool
     model: str = ""
     """The name of the model that is asked; empty if it names none."""
+    asks_ids: bool = False
+    """Whether it asks for token ids."""
 
 
 def request_body(
@@ -131,7 +136,8 @@ def request_body(
         text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"messages and sampling arguments must be JSON: {error}") from None
-    return ChatRequest(text.encode(), stream, str(fields.get("model") or ""))
+    asks_ids = any(fields.get(name) for name in _ASKS_IDS)
+    return ChatRequest(text.encode(), stream, str(fields.get("model") or ""), asks_ids)
 
 
 def _kept(messages: Messages, keep: str) -> list[Message]:
@@ -192,10 +198,11 @@ def read_answer(
 @final
 class StreamReader:
     """Reads a streamed answer of an endpoint as it arrives.  No event may have more than
-    ``most_bytes``."""
+    ``most_bytes``; ``asks_ids``: whether token ids were asked for."""
 
-    def __init__(self, endpoint: Endpoint, most_bytes: int) -> None:
+    def __init__(self, endpoint: Endpoint, most_bytes: int, *, asks_ids: bool = False) -> None:
         self._draft = _Draft(endpoint)
+        self._asks_ids = asks_ids
         self._lines = _Lines(most_bytes)
         self._done = False
 
@@ -219,6 +226,8 @@ class StreamReader:
         self.feed(b"\n\n")
         if not (self._done or self._draft.finish_reason):
             raise _cut("ended its stream before the answer was whole")
+        if not self._done and self._asks_ids and not self._draft.has_ids:
+            raise _cut("ended its stream before the token ids that it was asked for")
         if not self._draft.chosen:
             raise _cut("ended its stream without an answer")
         return self._draft.completion()
@@ -321,6 +330,11 @@ class _Draft:
                     tokens = len(self._response_ids or self._logprobs or ())
                     self._version_starts.append((tokens, version))
                     self._is_told_apart &= bool(tokens) or not self._has_sampled
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether token ids have come, of the answer or of its prompt."""
+        return self._prompt_ids is not None or self._response_ids is not None
 
     @property
     def _has_sampled(self) -> bool:

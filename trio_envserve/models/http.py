@@ -315,7 +315,7 @@ class HttpModel(RolloutModel):
                 hint = self._hint(response.status_code, request, url)
                 return dataclasses.replace(failure, text=f"{failure.text}{hint}")
             if "text/event-stream" in response.headers.get("content-type", ""):
-                return await self._streamed(response, first)
+                return await self._streamed(response, first, asks_ids=request.asks_ids)
             parts: list[bytes] = []
             await read_body(response, MAX_ANSWER_BYTES, parts.append)
             data = b"".join(parts)
@@ -327,8 +327,10 @@ class HttpModel(RolloutModel):
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
 
-    async def _streamed(self, response: httpx2.Response, first: trio.CancelScope) -> Completion:
-        reader = chat.StreamReader(self._endpoint, MAX_ANSWER_BYTES)
+    async def _streamed(
+        self, response: httpx2.Response, first: trio.CancelScope, *, asks_ids: bool
+    ) -> Completion:
+        reader = chat.StreamReader(self._endpoint, MAX_ANSWER_BYTES, asks_ids=asks_ids)
 
         def take(part: bytes) -> None:
             if reader.feed(part):
