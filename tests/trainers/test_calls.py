@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trio_envserve import ConfigError
 from trio_envserve.trainers import calls
-from trio_envserve.trainers.calls import CallSettings, ask_rollout, close_clients, plain
+from trio_envserve.trainers.calls import (
+    CallSettings,
+    ask_rollout,
+    close_clients,
+    input_of,
+    plain,
+)
 from trio_envserve.trainers.samples import NO_LOGPROBS
 
 
@@ -21,6 +28,27 @@ def settings(address: str) -> CallSettings:
 
 async def ask(settings: CallSettings, case: str = "good") -> Any:
     return await ask_rollout(settings, {"case": case}, group="g", rollout="g/0")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "asked"),
+    [
+        ("2 + 2?", {"case": 1}, {"prompt": "2 + 2?", "case": 1}),
+        ("2 + 2?", None, {"prompt": "2 + 2?"}),
+        ("2 + 2?", {"prompt": "2 + 2?"}, {"prompt": "2 + 2?"}),
+        (None, {"prompt": "3 + 3?"}, {"prompt": "3 + 3?"}),
+        (np.array([1, 2]), {"prompt": [1, 2]}, {"prompt": [1, 2]}),
+        ("2 + 2?", {"prompt": "3 + 3?"}, None),
+        (np.array([1, 2]), {"prompt": [1, 3]}, None),
+    ],
+)
+def test_prompt_of_a_row_was_replaced_by_one_of_its_extras(prompt: Any, more: Any, asked: Any):
+    row = {"prompt": prompt, "extra_info": more}
+    if asked is not None:
+        assert input_of(row, "extra_info") == asked
+        return
+    with pytest.raises(ConfigError, match="two values of 'prompt': .* in its extra_info"):
+        input_of(row, "extra_info")
 
 
 def client_threads() -> set[threading.Thread]:

@@ -111,6 +111,13 @@ def test_setting_that_cannot_be_heeded_is_refused_in_words(
     assert said in str(caught.value)
 
 
+def test_label_of_a_sample_was_replaced_by_one_of_its_metadata(address: str):
+    """The environment scored the answer by another one than the data set's."""
+    sample = Sample(index=0, prompt="2 + 2?", label="4", metadata={"case": "good", "label": "5"})
+    with pytest.raises(ConfigError, match=r"two values of 'label': .* in its metadata"):
+        asyncio.run(slime.generate(asked_at(address), sample, {}))
+
+
 def test_prompt_of_a_chat_template_was_put_into_the_template_once_more(address: str):
     async def run(**more: Any) -> None:
         row = {"case": "good", "row": {"case": "good"}}

@@ -250,7 +250,8 @@ def input_of(row: Mapping[str, Any], extra: str, name: str = "") -> Any:
     """The rollout's input from a row of the trainer's data set.
 
     With ``name`` it is that column, or a part of it (``extra_info.input``).  Without, it is
-    ``{"prompt": ...}`` and the fields of the mapping in the column ``extra``.
+    ``{"prompt": ...}`` and the fields of the mapping in the column ``extra``.  Raises
+    :class:`ConfigError` for a column that is not there, and for one that is there twice.
     """
     if name:
         found: Any = row
@@ -260,4 +261,18 @@ def input_of(row: Mapping[str, Any], extra: str, name: str = "") -> Any:
             found = found[part]
         return found
     more = row.get(extra)
-    return {"prompt": row.get("prompt"), **(more if isinstance(more, Mapping) else {})}
+    prompt = {"prompt": row.get("prompt")}
+    return joined(prompt, more if isinstance(more, Mapping) else {}, extra)
+
+
+def joined(columns: Mapping[str, Any], more: Mapping[str, Any], extra: str) -> dict[str, Any]:
+    """Columns of a row and the fields ``more`` of its column ``extra``.  Raises
+    :class:`ConfigError` for a name that has one value here and another there: a rollout of the one
+    would be trained on as one of the other."""
+    for name in columns.keys() & more.keys():
+        if columns[name] is not None and plain(columns[name]) != plain(more[name]):
+            raise ConfigError(
+                f"the data set's row has two values of {name!r}: a column of its own, and another "
+                f"in its {extra}: give the one there another name"
+            )
+    return {**columns, **more}

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError
-from .calls import CallSettings, ask_rollout, input_of
+from .calls import CallSettings, ask_rollout, input_of, joined
 from .forms import slime_samples
 from .samples import advantages
 
@@ -52,7 +52,8 @@ async def generate(
     if not evaluation:
         _check(args, sample, settings)
     label = {} if sample.label is None else {"label": sample.label}
-    row = {"prompt": sample.prompt, "metadata": {**label, **(sample.metadata or {})}}
+    metadata = joined(label, sample.metadata or {}, "metadata")
+    row = {"prompt": sample.prompt, "metadata": metadata}
     read = await ask_rollout(
         settings,
         input_of(row, "metadata", settings.input),
