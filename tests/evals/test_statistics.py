@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.evals.statistics import (
     BINS,
+    MOST_VALUES,
     bar,
     estimate,
     histogram,
@@ -83,10 +84,18 @@ def test_a_comparison_is_input_by_input_and_of_those_that_both_have():
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 @example([sys.float_info.max] * 3)
 @example([sys.float_info.max, -sys.float_info.max])
+@example([sys.float_info.max * (n / 8) for n in range(-8, 9)])
+@example([sys.float_info.min * sys.float_info.epsilon * n for n in range(6, 15)])
+@example([n / 10 for n in range(11)])
 def test_each_value_is_in_one_bin_also_the_largest_floats(values: list[float]):
     found = histogram(values)
     assert sum(each.number for each in found) == len(values)
     assert len(found) <= BINS
+    for number, (low, high, count) in enumerate(found):
+        assert all(map(math.isfinite, (low, high)))
+        is_last = number == len(found) - 1
+        inside = [each for each in values if low <= each < high or (is_last and each == high)]
+        assert count == (values.count(low) if len(set(values)) <= MOST_VALUES else len(inside))
     opposite = {index: -value for index, value in enumerate(values)}
     for each in (estimate(values), paired(dict(enumerate(values)), opposite).difference):
         figures = (each.mean, each.std_error, each.low, each.high)

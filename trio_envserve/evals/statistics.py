@@ -18,6 +18,7 @@ few inputs.
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 import sys
@@ -121,7 +122,7 @@ def percentile(ordered: Sequence[float], percent: int) -> float:
     (the seventh definition of R. Hyndman and Y. Fan, 1996, numpy's default)."""
     position, hundredths = divmod((len(ordered) - 1) * percent, 100)
     low, high = ordered[position], ordered[min(position + 1, len(ordered) - 1)]
-    return low + (high - low) * hundredths / 100
+    return low + (high - low) * (hundredths / 100)
 
 
 # -- Student's t distribution ----------------------------------------------------
@@ -193,12 +194,12 @@ def histogram(values: Sequence[float]) -> list[Bin]:
     if len(counts) <= MOST_VALUES:
         return [Bin(value, value, counts[value]) for value in sorted(counts)]
     low, high = min(counts), max(counts)
-    step = high / BINS - low / BINS  # the difference of both may be too large for a float
-    edges = [low + step * number for number in range(BINS)] + [high]
+    # In halves, since the difference of both may be too large for a float.
+    between = [(low / 2 + (high / 2 - low / 2) * (n / BINS)) * 2 for n in range(1, BINS)]
+    edges = [low, *(min(high, max(low, each)) for each in between), high]
     found = [0] * BINS
     for value, count in counts.items():
-        bin = value / step - low / step
-        found[min(BINS - 1, max(0, math.floor(bin))) if math.isfinite(bin) else 0] += count
+        found[min(BINS, bisect.bisect_right(edges, value)) - 1] += count
     return [Bin(edges[i], edges[i + 1], count) for i, count in enumerate(found)]
 
 
