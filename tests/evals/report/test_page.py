@@ -86,6 +86,24 @@ async def test_a_report_says_what_the_results_say(tmp_path: Path):
     assert "in look\nValueError" in failed
 
 
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        ((0.25, 0.5), "0.4 ± 0.1"),
+        ((1e-12, 3e-12), "2.00e-12 ± 1.00e-12"),
+        ((1e-12, 1e-12), "1.00e-12 ± 0"),
+        ((0.5, 0.5 + 2e-12), "0.5 ± 1.00e-12"),
+        ((0.0, 4e10), "2.00e+10 ± 2.00e+10"),
+    ],
+)
+async def test_mean_of_tiny_rewards_was_shown_as_zero(
+    tmp_path: Path, rewards: tuple[float, float], told: str
+):
+    async with shown(tmp_path, [result(n, each) for n, each in enumerate(rewards)]) as browser:
+        tiles = await text(browser, "tiles")
+    assert f"mean reward{told}95%" in tiles
+
+
 async def test_nothing_is_loaded_and_a_file_is_enough(tmp_path: Path):
     async with shown(tmp_path, some(), before=some()) as browser:
         await search(browser, "heron")

@@ -8,8 +8,10 @@
   const figure = (n) => n == null ? "–" : typeof n !== "number" ? n
     : n && (Math.abs(n) < 1e-4 || Math.abs(n) >= 1e9) ? n.toExponential(2) : String(Number(n.toPrecision(4)));
   const withError = (mean, error) => { // as many digits as the error has one of
-    const digits = error > 0 ? Math.min(10, Math.max(0, -Math.floor(Math.log10(error)))) : 4;
-    return `${Number(mean).toFixed(digits)} ± ${Number(error).toFixed(digits)}`;
+    const digits = Math.max(0, -Math.floor(Math.log10(error))); // infinite for an error of 0
+    const [first, second] = digits > 10 || Math.max(Math.abs(mean), error) >= 1e9
+      ? [figure(mean), figure(error)] : [mean.toFixed(digits), error.toFixed(digits)];
+    return `${first} ± ${second}`;
   };
   const whole = (n) => n == null ? "–" : n.toLocaleString("en");
   const percent = `${Math.round(summary.reward.confidence * 100)}% interval`;
