@@ -52,8 +52,12 @@ async def test_named_numbers_are_metrics_and_what_was_named_before_is_gone():
     value = await scored(scorer({"style": 0.25, "length": 0.5}), {**VALUE, "rewards": {"old": 1}})
     assert value["reward"] == 0.75
     assert value["rewards"] == {"style": 0.25, "length": 0.5}
-    alone = await scored(scorer({"reward": 1}), {"rewards": {"old": 1}, "no_reward": "why"})
-    assert alone == {"reward": 1.0}
+    before = {"rewards": {"old": 1}, "metrics": {"style": 0.5}, "no_reward": "why"}
+    assert await scored(scorer({"reward": 1}), before) == {"reward": 1.0}
+    both = await scored(scorer({"reward": 1, "metrics": {"new": 2}}), before)
+    assert both == {"reward": 1, "metrics": {"new": 2}}
+    whole = await scored(scorer(lambda rollout, value: {**value, "reward": 1}), before)
+    assert whole["metrics"] == {"style": 0.5}
 
 
 @pytest.mark.parametrize("max_retries", [0, 1])

@@ -8,8 +8,9 @@ numbers, or a mapping with a ``reward``.  All else is no reward, and the rescori
 is it a reward of 0.
 
 The new reward is that of all token records (``segments``) of the result, the calls of the roles are
-those of the new scorer, and fields of the mapping take the place of those of their names; what else
-the result has stays.
+those of the new scorer, and fields of the mapping take the place of those of their names.  Metrics
+of before are gone, since nothing says which of them the old scorer has made; a scorer that keeps
+some returns them.  What else the result has stays.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .interface import Rollout
 from .loading import LoadedEnvironment
 from .rewards import REWARD, reward_in, scores_of
 
-_SCORES = ("reward", "rewards", "no_reward")
+_SCORES = ("reward", "rewards", "metrics", "no_reward")
 """Fields that a scorer has made."""
 
 
