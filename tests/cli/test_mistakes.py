@@ -88,7 +88,10 @@ USAGE: dict[str, dict[str, str]] = {
         "--config none.toml": "cannot read none.toml: No such file",
         "--config wrong.toml": "wrong.toml: no option 'wrokers'; did you mean 'workers'?",
         "--config door.toml": "door.toml, [http]: no option 'bidn'; did you mean 'bind'?",
-        "--config text.toml": "text.toml, [http] is a table, not '127.0.0.1:0'",
+        "--config text.toml": "text.toml, [http] is a table, not '127.0.0.1:0': write its options",
+        "--config top.toml": "top.toml: no option 'drain_s': write drain_s = ... below a line [ser",
+        "--config flag.toml": "[serve]: no option 'http': write bind = ... below a line [http]",
+        "--config low.toml": "[http]: no option 'workers': write workers = ... above the first ta",
         "--config drain.toml": "drain.toml, [serve]: no option 'drian_s'; did you mean 'drain_s'?",
         "--log-level LOUD": "--log-level is one of DEBUG, INFO",
         "--transport zmpt": "one of zmtp, libzmq, not 'zmpt'; did you mean 'zmtp'?",
@@ -330,6 +333,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mine.py": "mine", "mine.jsonl": "mine", "test_tested.py": "mine", "birds.py": BIRDS,
         "wrong.toml": "wrokers = 2", "door.toml": "[http]\nbidn = 1",
         "drain.toml": "[serve]\ndrian_s = 1", "text.toml": 'http = "127.0.0.1:0"',
+        "top.toml": "drain_s = 1", "flag.toml": '[serve]\nhttp = "127.0.0.1:0"',
+        "low.toml": "[http]\nworkers = 1",
         "endpoints.toml": '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n',
     }.items():  # fmt: skip
         (folder / name).write_text(text)

@@ -300,6 +300,7 @@ class VerbCommand(click.Command):
         path, tables = values.get("config"), {}
         if path is not None and self.name == SERVE:
             tables = read_file(path)
+            self._check_places(path, tables)
             own = values_of(self._record, tables.get(SERVE, {}), f"{path}, [{SERVE}]")
             made = {**own, **made}
         for name, part in _parts(self._record):
@@ -308,6 +309,34 @@ class VerbCommand(click.Command):
                 where = f"{path}, [{part.table}]"
                 made[name] = {**values_of(part.record, tables[part.table], where), **made[name]}
         return self._record(**made)
+
+    def _check_places(self, path: Any, tables: Mapping[str, Any]) -> None:
+        """Raise ConfigError for an option that stands in another table than its own."""
+        records = {SERVE: self._record, **{p.table: p.record for _, p in _parts(self._record)}}
+        own = {
+            table: [name for name, each in options_of(record).items() if not each.in_program]
+            for table, record in records.items()
+        }
+        places = {name: (SERVE, name) for name in own[SERVE]}
+        for _, part in _parts(self._record):
+            for name in own[part.table]:
+                flag = self.options[part.named(name)].flags.lstrip("-").replace("-", "_")
+                places |= dict.fromkeys((part.named(name), flag), (part.table, name))
+        for table in own:
+            given = tables.get(table, {}) if table else tables
+            if not isinstance(given, Mapping):
+                raise ConfigError(
+                    f"{path}, [{table}] is a table, not {given!r}: write its options below a line "
+                    f"[{table}] ({', '.join(own[table])})"
+                )
+            for name in given:
+                if name in own[table] or (not table and name in own):
+                    continue
+                right, known = places.get(name.lstrip("-").replace("-", "_"), ("", ""))
+                if known:
+                    where = f"below a line [{right}]" if right else "above the first table"
+                    here = f"{path}, [{table}]" if table else f"{path}"
+                    raise ConfigError(f"{here}: no option {name!r}: write {known} = ... {where}")
 
     # -- help ---------------------------------------------------------------------
 
