@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ from .interrupts import Interrupts
 __all__ = ["main"]
 
 _EXTRA = {"click", "rich"}
+_DESCRIPTORS = 64
+"""Least number of descriptors that the command needs: below it even imports fail."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupts.install()
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
+    if (most := _most_descriptors()) < _DESCRIPTORS:
+        message = (
+            f"this process may have {most} descriptors open, and needs {_DESCRIPTORS} at least"
+        )
+        return _refuse("ConfigError", f"{message}: raise that limit (ulimit -n)", given)
     try:
         import rich  # noqa: F401  # the verbs need it; its absence is reported here
 
@@ -46,11 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         message = f"there is no {error.name}: {needs_extra('the command', 'cli')}"
-        print(f"trio-envserve: {message}", file=sys.stderr)
-        if "--json" in given:
-            about = {"type": type(error).__name__, "message": message}
-            print(json.dumps({"error": about, "exit": 2}))
-        return 2
+        return _refuse(type(error).__name__, message, given)
     code = run(arguments, interrupts)
     interrupts.ignore()
     return code
+
+
+def _most_descriptors() -> float:
+    """Most descriptors that this process may have open."""
+    try:
+        import resource
+    except ImportError:  # no Unix
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
+
+
+def _refuse(kind: str, message: str, given: Sequence[str]) -> int:
+    """Say why the command cannot run; returns the exit code."""
+    print(f"trio-envserve: {message}", file=sys.stderr)
+    if "--json" in given:
+        print(json.dumps({"error": {"type": kind, "message": message}, "exit": 2}))
+    return 2

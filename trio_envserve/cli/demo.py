@@ -25,7 +25,7 @@ from ..lab.demo.judge import (
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, DemoProgress, run_demo
 from ..options import option
 from ..pages.tables import Table
-from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, StopRequest
 from .render import progress, say
 from .verbs import VerbOptions, verb
 
@@ -99,8 +99,15 @@ async def demo(asked: Demo, stop: StopRequest) -> Result:
     stop.so_far = interrupted
     # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
-    kept = asked.keep and contextlib.nullcontext(asked.keep)
-    with kept or tempfile.TemporaryDirectory(prefix="trio-envserve-demo-") as folder:
+    try:
+        kept = asked.keep and contextlib.nullcontext(asked.keep)
+        logs = kept or tempfile.TemporaryDirectory(prefix="trio-envserve-demo-")
+    except OSError as error:
+        raise CommandError(
+            f"no folder for the logs: {error}; set TMPDIR to one that this user can write, or give "
+            "--keep DIR", NOT_STARTED,
+        ) from None  # fmt: skip
+    with logs as folder:
         options = DemoOptions(
             directory=Path(folder), rollouts=asked.rollouts, seed=asked.seed,
             workers=asked.workers, seconds_limit=asked.seconds_limit,
