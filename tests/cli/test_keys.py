@@ -59,11 +59,12 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
         people = await run(tmp_path, "key", "list", *at)
         assert people.code == 0
         title, headings, *rows = people.out.splitlines()
-        first, second = sorted(rows)  # they were asked for at once
+        first, second = sorted(rows, key=lambda row: row.split()[-1])  # they were asked at once
         assert title == "2 of 2 keys in namespace default"
-        assert headings.split() == ["key", "state", "waiters", "lost", "age", "left", "size"]
-        assert first.split()[:3] == ["one", "running", "1"]
-        assert second.split()[:2] == ["two", "completed"]
+        # The key is last: a long one made every row as long.
+        assert headings.split() == ["state", "waiters", "lost", "age", "left", "size", "key"]
+        assert (first.split()[:2], first.split()[-1]) == (["running", "1"], "one")
+        assert (second.split()[0], second.split()[-1]) == ("completed", "two")
         found = (await run(tmp_path, "key", "list", "--all", *at, "--json")).last
         assert {(each["namespace"], each["key"]) for each in found["keys"]} == {
             ("default", "one"), ("default", "two"), ("other", "else"),
