@@ -139,21 +139,22 @@ def option(default: Any, help: str, **about: Any) -> Any:
     """A field that is an option.
 
     Args:
-        default: Its default, or ``dict`` for an empty one.
+        default: Its default, or a function that makes it, such as ``dict``.
         help: The text of the help.
         **about: Further fields of :class:`Option`.
     """
     metadata = {_KEY: {"help": help, **about}}
-    if default is dict:
-        return dataclasses.field(default_factory=dict, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return _field(default, metadata)
 
 
 def argument(help: str, default: Any = dataclasses.MISSING, **about: Any) -> Any:
     """A field that is a word without a flag; without a default it must be given."""
-    metadata = {_KEY: {"help": help, "argument": True, **about}}
-    if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
+    return _field(default, {_KEY: {"help": help, "argument": True, **about}})
+
+
+def _field(default: Any, metadata: Mapping[str, Any]) -> Any:
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -9,7 +9,9 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -456,10 +458,14 @@ def test_help_of_the_command_lists_every_verb(command: None, capfd: pytest.Captu
         ("key forget", ["--address", NOWHERE, "one", "two"]),
     ],
 )  # fmt: skip
-def test_address_without_which_a_verb_asks_where_serve_is_by_default(verb: str, words: list[str]):
+def test_address_without_which_a_verb_asks_where_serve_is_by_default(
+    verb: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+):
     assert parsed(verb, words).address == NOWHERE
     left = [word for word in words if NOWHERE not in word and word != "--address"]
-    assert parsed(verb, left).address == DEFAULT_ADDRESS
+    for named, asked in ((NOWHERE, NOWHERE), ("", DEFAULT_ADDRESS)):  # run-with names its server
+        monkeypatch.setenv("TRIO_ENVSERVE_ADDRESS", named)
+        assert parsed(verb, left).address == asked
     assert (
         options_of_verb(ServeOptions)["bind"].default == DEFAULT_ADDRESS == "tcp://127.0.0.1:5555"
     )
@@ -476,3 +482,30 @@ def parsed(verb: str, arguments: list[str]) -> Any:
     assert isinstance(command, VerbCommand)
     context = command.make_context(verb, [*arguments])
     return command.asked(command.given(context))
+
+
+def test_demo_without_a_folder_for_its_logs_ended_with_a_traceback(
+    command: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    with monkeypatch.context() as patch:  # pytest has files there, too
+        patch.setattr(tempfile, "tempdir", "/no/such/folder")
+        assert ran(["demo"]) == 3
+    _, err = capfd.readouterr()
+    assert "no folder for the logs: " in err
+    assert "set TMPDIR" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("verb", ["status", "eval arithmetic -n 1", "serve"])
+def test_command_that_may_open_few_files_says_so(verb: str, tmp_path: Path):
+    words = f"ulimit -n 16 && exec {shlex.quote(sys.executable)} -m trio_envserve {verb} --json"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", words], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert (done.returncode, json.loads(done.stdout)["exit"]) == (2, 2)
+    assert done.stderr == (
+        "trio-envserve: 64 descriptors are needed, and this process may have 16 open: raise that "
+        "limit (ulimit -n)\n"
+    )

@@ -19,13 +19,14 @@ from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from .common import NOT_STARTED, CommandError
-from .options import DEFAULT_ADDRESS, curve_option
+from .options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, curve_option, default_address
 from .render import say
 from .verbs import VerbOptions
 
 LOOK_S = 0.25
 AGAIN_S = 10.0
 """Least time between two log lines with one message, in seconds."""
+_SHOWN = f"${ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS}"
 PATIENCE_S = 3.0
 """A server that is only starting is not reported before."""
 
@@ -35,7 +36,7 @@ class AtServer(VerbOptions):
     """The options of verbs that ask a running server."""
 
     address: str = option(
-        DEFAULT_ADDRESS, "The address of the server.", metavar="ADDRESS", common=True
+        default_address, "The address of the server.", metavar="ADDRESS", common=True, shown=_SHOWN
     )
     wait_s: float = option(3.0, "How long to wait for the server's first answer.", above=0)
     transport: Transport = option(
@@ -60,7 +61,8 @@ class OfKeys(AtServer):
 
 def address_argument() -> Any:
     """The address of verbs that ask about the whole server."""
-    return argument("The address of the server.", DEFAULT_ADDRESS, metavar="[ADDRESS]")
+    text = "The address of the server."
+    return argument(text, default_address, metavar="[ADDRESS]", shown=_SHOWN)
 
 
 @asynccontextmanager

@@ -18,6 +18,13 @@ from .verbs import VerbOptions
 
 LEVELS = "DEBUG", "INFO", "WARNING", "ERROR"
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
+ADDRESS_VARIABLE = "TRIO_ENVSERVE_ADDRESS"
+"""Set by ``run-with``: the address of its server."""
+
+
+def default_address() -> str:
+    """The address of a server that is asked, where none is given."""
+    return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
 
 
 def _roles(flag: str, texts: Sequence[str]) -> dict[str, str]:

@@ -40,13 +40,10 @@ from .common import (
     check_named,
     nothing,
 )
-from .options import Logged, level_option
+from .options import ADDRESS_VARIABLE, Logged, level_option
 from .render import say
 from .serve import gist, wait_ready
 from .verbs import server_options, verb
-
-VARIABLE = "TRIO_ENVSERVE_ADDRESS"
-"""The variable in which COMMAND finds the address."""
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes if COMMAND could not be run, as in a shell."""
@@ -151,7 +148,7 @@ async def _run(command: list[str], server: Server, stop: StopRequest) -> int:
     """Run COMMAND to its end; returns its exit code as a shell does."""
     try:
         process = await trio.lowlevel.open_process(
-            command, env={**os.environ, VARIABLE: server.address}
+            command, env={**os.environ, ADDRESS_VARIABLE: server.address}
         )
     except (OSError, ValueError) as error:
         raise CommandError(f"{command[0]}: {error}", NOT_EXECUTABLE) from None

@@ -83,7 +83,8 @@ class StatusOptions(OfKeys):
 async def status(asked: StatusOptions, stop: StopRequest) -> Result:
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
-    Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
+    Without ADDRESS it is that of the variable TRIO_ENVSERVE_ADDRESS, which `run-with` sets,
+    or else tcp://127.0.0.1:5555, where `serve` is by default.
 
     Examples:
       trio-envserve status tcp://127.0.0.1:5555 --slow 20
@@ -312,7 +313,8 @@ class Top(AtServer):
 async def top(asked: Top, stop: StopRequest) -> Result:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 
-    Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
+    Without ADDRESS it is that of the variable TRIO_ENVSERVE_ADDRESS, which `run-with` sets,
+    or else tcp://127.0.0.1:5555, where `serve` is by default.
 
     It is what the live page of `serve --http` shows. Ctrl-C ends it. If standard
     output is no terminal, it prints a block of text each time; with --json an object a
