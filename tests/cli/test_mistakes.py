@@ -26,7 +26,7 @@ from tests.evals.report.results import failure, result, written
 from trio_envserve.cli.interrupts import Interrupts
 from trio_envserve.cli.options import DEFAULT_ADDRESS
 from trio_envserve.cli.serve import ServeOptions
-from trio_envserve.cli.verbs import VERBS, Verb, VerbCommand, group, options_of_verb, run
+from trio_envserve.cli.verbs import VERBS, Verb, VerbCommand, group, load, options_of_verb, run
 from trio_envserve.lab.demo.judge import EVENTS
 
 INCIDENT = ROOT / "tests" / "recorder" / "incident.rec"
@@ -482,6 +482,13 @@ def parsed(verb: str, arguments: list[str]) -> Any:
     assert isinstance(command, VerbCommand)
     context = command.make_context(verb, [*arguments])
     return command.asked(command.given(context))
+
+
+@pytest.mark.parametrize("verb", ["serve", "join", "up"])
+def test_service_ends_with_130_while_it_loads_and_its_help_did_not_say_so(verb: str):
+    found = VERBS[verb]
+    assert isinstance(found, Verb)
+    assert "130, 143  interrupted while it was loading" in (load(found).epilog or "")
 
 
 def test_demo_without_a_folder_for_its_logs_ended_with_a_traceback(

@@ -42,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it
     if (most := _most_descriptors()) < _DESCRIPTORS:
-        message = (
-            f"this process may have {most} descriptors open, and needs {_DESCRIPTORS} at least"
-        )
+        message = f"{_DESCRIPTORS} descriptors are needed, and this process may have {most} open"
         return _refuse("ConfigError", f"{message}: raise that limit (ulimit -n)", given)
     try:
         import rich  # noqa: F401  # the verbs need it; its absence is reported here

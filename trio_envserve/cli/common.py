@@ -51,14 +51,13 @@ NOT_PRINTED = "standard output could not be written (the disk is full)"
 
 def epilog(
     codes: Mapping[int, str] = MappingProxyType({}), *,
-    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)",
+    interrupted: str = "interrupted (Ctrl-C, SIGTERM)",
 ) -> str:  # fmt: skip
     """The exit codes at the end of a verb's help.  ``codes``: those beside 0, 2 and 5, or
-    other words for these; ``interrupted``: None if a signal is the normal end."""
+    other words for these; ``interrupted``: when it ends with 130 or 143."""
     texts = {OK: "done", USAGE: WRONG_USAGE, UNWRITTEN: NOT_PRINTED, **codes}
     lines = [f"  {code}  {texts[code]}" for code in sorted(texts)]
-    if interrupted is not None:
-        lines.append(f"  130, 143  {interrupted}")
+    lines.append(f"  130, 143  {interrupted}")
     return "\n".join(["\b", "Exit codes:", *lines, ""])
 
 
@@ -67,6 +66,8 @@ SERVICE = {
     AT_ONCE: "stopped at once (a second signal, parent gone), or something did not end",
 }
 """Exit codes of a verb that goes on until it is asked to stop."""
+NOT_BEGUN = "interrupted while it was loading, before it had begun anything"
+"""When such a verb, of which a signal is the normal end, ends as others do."""
 
 
 LAST_RESORT_S = 3.0

@@ -26,7 +26,7 @@ from ..logs import set_title
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server.options import check_slots, pairs
-from .common import NOT_STARTED, SERVICE, Result, StopRequest
+from .common import NOT_BEGUN, NOT_STARTED, SERVICE, Result, StopRequest
 from .options import curve_option
 from .render import say
 from .service import SAY_EVERY_S, Service, ServiceOptions, ServiceState, open_service
@@ -62,7 +62,7 @@ class Join(ServiceOptions):
 @verb(
     Join,
     {**SERVICE, NOT_STARTED: "cannot join, however long it waits: its key, version or --offers"},
-    interrupted=None,
+    interrupted=NOT_BEGUN,
 )
 async def join(asked: Join, stop: StopRequest) -> Result:
     """Own workers on this machine for the router that `serve --hosts-bind` opened at ADDRESS.

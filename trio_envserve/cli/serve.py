@@ -38,7 +38,7 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server import Server, open_server
 from ..server.options import completed
 from .at_server import LOOK_S, tell_health
-from .common import NOT_STARTED, SERVICE, Result, StopRequest, check_named, nothing
+from .common import NOT_BEGUN, NOT_STARTED, SERVICE, Result, StopRequest, check_named, nothing
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .render import say
 from .service import SAY_EVERY_S, ServiceOptions, ServiceState, keep_saying, open_service
@@ -107,8 +107,11 @@ class ServeOptions(ServiceOptions, WithEndpoints):
         return False
 
 
-@verb(ServeOptions, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
-      interrupted=None)  # fmt: skip
+@verb(
+    ServeOptions,
+    {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
+    interrupted=NOT_BEGUN,
+)
 async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
     """Serve ENV (default: arithmetic) at an address.
 

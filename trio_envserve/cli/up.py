@@ -32,7 +32,7 @@ from ..options import argument, option
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
 from ..server.options import completed, pairs
-from .common import NOT_STARTED, SERVICE, Result, StopRequest, nothing
+from .common import NOT_BEGUN, NOT_STARTED, SERVICE, Result, StopRequest, nothing
 from .options import DEFAULT_ADDRESS
 from .render import say
 from .serve import serve_until_asked
@@ -88,7 +88,7 @@ class Up(ServiceOptions):
 
 @verb(
     Up, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
-    interrupted=None,
+    interrupted=NOT_BEGUN,
 )  # fmt: skip
 async def up(asked: Up, stop: StopRequest) -> Result:
     """Serve ENV on hosts that LAUNCHER (ray, slurm) starts.

@@ -186,7 +186,7 @@ def _part(part: SharedOptions) -> Any:
 
 def verb(
     record: type[R], codes: Mapping[int, str] = MappingProxyType({}), *, name: str = "",
-    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)",
+    interrupted: str = "interrupted (Ctrl-C, SIGTERM)",
 ) -> Callable[[Main[R]], VerbCommand]:  # fmt: skip
     """A decorator that makes a verb of a function of this record.
 
@@ -194,7 +194,7 @@ def verb(
         record: Its options.
         codes: Its exit codes beside 0 and 2, or other words for these.
         name: Its name, if that is not the function's.
-        interrupted: When it ends with 130 or 143; None if a signal is its normal end.
+        interrupted: When it ends with 130 or 143.
     """
 
     def decorate(main: Main[R]) -> VerbCommand:
