@@ -201,14 +201,18 @@ def test_a_lock_whose_file_cannot_be_opened_again_closes_nothing_of_others(
     assert closed == 0
 
 
-def test_damaged_lines_of_a_lock_file_prove_nothing(locks) -> None:
-    """The server ended with a traceback, and so did each later one of its address."""
+@pytest.mark.parametrize("end", ["0102", "z" * 32, "\u00e9" * 16, "z" * 32 + "\n"])
+def test_epoch_behind_a_cut_or_changed_line_was_lost(locks, end: str) -> None:
+    """It ended in the cut line, so it was never proven dead; other text was a traceback."""
     first = locks()
     assert first.try_epochs(numbered(1)) == set()
-    first.epochs.append(f"{'zz' * 16}\n{'11' * 15}\n")
+    with first.epochs.path.open("a") as file:
+        file.write(end)
     first.close()
     second = locks()
     assert second.try_epochs(numbered(2)) == {numbered(1)}
+    second.close()
+    assert locks().try_epochs(numbered(3)) == {numbered(1), numbered(2)}
 
 
 def test_the_newest_epochs_are_kept(locks) -> None:

@@ -178,8 +178,10 @@ class LockFile:
         return [bytes.fromhex(line) for line in lines]
 
     def append_id(self, id: bytes) -> None:
-        """Append an id.  Only with the lock."""
-        self.append(f"{id.hex()}\n")
+        """Append an id, on a line of its own also behind one that was cut.  Only with the lock."""
+        text = self.read()
+        is_cut = bool(text) and not text.endswith("\n")
+        self.append("\n" * is_cut + f"{id.hex()}\n")
 
     def find_holders(self) -> str:
         """The other processes that hold it, or how to find them."""

@@ -169,6 +169,16 @@ def test_a_file_that_is_missing_is_told(part: str, told: str, tmp_path: Path):
     assert told in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("left", [0, 10, 20, 21, 30, 41, 42, 50, 58])
+def test_note_of_how_much_there_was_counted_although_it_was_cut(left: int, tmp_path: Path):
+    """Cut within its second number or its name, it had fewer rows, or was another journal's."""
+    write(tmp_path, a_run(0))
+    note = (tmp_path / "safe").read_bytes()
+    assert len(note) == 59
+    (tmp_path / "safe").write_bytes(note[:left])
+    assert "safe: it is missing or was changed" in refusal(tmp_path)
+
+
 def test_a_file_that_was_changed_is_told(tmp_path: Path):
     write(tmp_path, [opened(0, LARGE)])
     (tmp_path / "bodies" / "1").write_bytes(LARGE[:-1] + b"!")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,6 +68,8 @@ PRUNE_EVERY = 256
 
 _DIGITS = 20
 """Digits of each number in ``safe``, which so never gets longer and needs no further space."""
+_WRITTEN_SAFE = re.compile(rf"([0-9]{{{_DIGITS}}}) ([0-9]{{{_DIGITS}}}) (.*)\n")
+"""What :func:`write_safe` writes: of one that was cut nothing is read."""
 
 
 class Safe(NamedTuple):
@@ -361,10 +364,10 @@ def write_safe(folder: Path, noted: Safe) -> None:
 def read_safe(folder: Path) -> Safe | None:
     """The note in a folder; None if there is none that can be read."""
     try:
-        records, number, *name = (folder / SAFE).read_text("ascii").partition("\n")[0].split()
-        return Safe(int(records), int(number), "".join(name))
+        found = _WRITTEN_SAFE.match((folder / SAFE).read_text("ascii"))
     except (OSError, ValueError):
         return None
+    return None if found is None else Safe(int(found[1]), int(found[2]), found[3])
 
 
 def is_final(error: Exception) -> bool:
