@@ -204,6 +204,8 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
             await client.run_rollout({"name": "c", "gate": False}, key="c", namespace="other")
             beside = await run(tmp_path, "journal", "list", "runs", "run/")
             assert beside.out.splitlines()[0] == "2 keys in runs"
+            columns = ["namespace", "state", "executions", "bytes", "key"]
+            assert beside.out.splitlines()[1].split() == columns
             for action in ("check", "compact", "adopt"):
                 busy = await run(tmp_path, "journal", action, "runs")
                 assert busy.code == 3

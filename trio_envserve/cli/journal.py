@@ -26,7 +26,8 @@ from .key import record_of
 from .render import put, say
 from .verbs import VerbOptions, verb
 
-_COLUMNS = "key", "state", "executions", "bytes", "namespace"
+_COLUMNS = "namespace", "state", "executions", "bytes", "key"
+"""The key is the last one: a long one makes no other row longer."""
 _RESOURCE_COLUMNS = "name", "kind", "state", "age_s", "destroy", "request"
 _REFUSED = {NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which"}
 
