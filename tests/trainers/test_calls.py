@@ -47,7 +47,7 @@ def test_prompt_of_a_row_was_replaced_by_one_of_its_extras(prompt: Any, more: An
     if asked is not None:
         assert input_of(row, "extra_info") == asked
         return
-    with pytest.raises(ConfigError, match="two values of 'prompt': .* in its extra_info"):
+    with pytest.raises(ConfigError, match=r"two values of 'prompt': .* in its extra_info"):
         input_of(row, "extra_info")
 
 
