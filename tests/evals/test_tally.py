@@ -120,7 +120,17 @@ def test_the_last_result_of_a_name_counts():
     tally.add(result_of(0, 0, Outcome(error=DidNotRun("no server"))))
     tally.add(with_reward(0, 0.5))
     assert (tally.results, tally.errors) == (1, 0)
-    assert (tally.reward_sum, tally.reward_count) == (0.5, 1)
+    assert (tally.reward_mean, tally.reward_count) == (0.5, 1)
+    tally.add(with_reward(0, 0.25))
+    assert (tally.reward_mean, tally.reward_count) == (0.25, 1)
+
+
+@pytest.mark.parametrize("rewards", [(1e308, 1.7e308), (-1.7e308, 1.7e308, 1.7e308), (0.5, 0.25)])
+def test_mean_so_far_of_rewards_with_a_sum_above_all_floats_was_infinite(rewards):
+    tally = ResultsTally()
+    for index, reward in enumerate(rewards):
+        tally.add(with_reward(index, reward))
+    assert tally.reward_mean == pytest.approx(tally.summary()["mean_reward"])
 
 
 def test_named_rewards_and_metrics():

@@ -745,8 +745,7 @@ async def _waits(client: Client) -> str:
 def progress_line(evaluation: Evaluation, waits: str = "", verb: str = "eval") -> str:
     """How far it is, and what its oldest rollout waits for, on one line."""
     how_far, tally = evaluation.progress, evaluation.tally
-    mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
-    reward = "" if mean is None else f", mean reward {mean:.4g}"
+    reward = f", mean reward {tally.reward_mean:.4g}" if tally.reward_count else ""
     left = "" if how_far.ended_s or not how_far.left_s else f", {duration(how_far.left_s)} left"
     return (
         f"{verb}: {how_far.done}/{how_far.total} done, {tally.errors} errors{reward}, "
@@ -782,7 +781,7 @@ def _rewards(evaluation: Evaluation) -> str:
     if not tally.reward_count:
         return "none yet"
     shape = sparkline([each.number for each in histogram(tally.rewards()[-2000:])])
-    return f"mean {tally.reward_sum / tally.reward_count:.4g} of {tally.reward_count}  {shape}"
+    return f"mean {tally.reward_mean:.4g} of {tally.reward_count}  {shape}"
 
 
 # -- its summary -----------------------------------------------------------------------

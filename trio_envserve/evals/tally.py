@@ -40,8 +40,8 @@ class ResultsTally:
         self.by_fault: Counter[str] = Counter()
         self._first_tracebacks: dict[tuple[str, str, str], tuple[Name, str]] = {}
         """The first rollout of each kind of failure, with its traceback: others are not kept."""
-        self.reward_sum = 0.0
-        """The sum of the finite rewards."""
+        self.reward_mean = 0.0
+        """The mean of the finite rewards so far; 0 before the first."""
         self.reward_count = 0
 
     def add(self, result: RolloutResult) -> None:
@@ -59,8 +59,9 @@ class ResultsTally:
         if result.failure is not None:
             self.by_fault[result.failure.fault] += times
         if result.score is not None:
-            self.reward_sum += times * result.score
             self.reward_count += times
+            count = max(1, self.reward_count)  # the sum may be too large for a float
+            self.reward_mean += times * (result.score / count - self.reward_mean / count)
 
     @property
     def errors(self) -> int:
