@@ -300,7 +300,7 @@ class VerbCommand(click.Command):
         path, tables = values.get("config"), {}
         if path is not None and self.name == SERVE:
             tables = read_file(path)
-            self._check_places(path, tables)
+            self._check_tables(path, tables)
             own = values_of(self._record, tables.get(SERVE, {}), f"{path}, [{SERVE}]")
             made = {**own, **made}
         for name, part in _parts(self._record):
@@ -310,18 +310,18 @@ class VerbCommand(click.Command):
                 made[name] = {**values_of(part.record, tables[part.table], where), **made[name]}
         return self._record(**made)
 
-    def _check_places(self, path: Any, tables: Mapping[str, Any]) -> None:
+    def _check_tables(self, path: Any, tables: Mapping[str, Any]) -> None:
         """Raise ConfigError for an option that stands in another table than its own."""
         records = {SERVE: self._record, **{p.table: p.record for _, p in _parts(self._record)}}
         own = {
             table: [name for name, each in options_of(record).items() if not each.in_program]
             for table, record in records.items()
         }
-        places = {name: (SERVE, name) for name in own[SERVE]}
+        right_tables = {name: (SERVE, name) for name in own[SERVE]}
         for _, part in _parts(self._record):
             for name in own[part.table]:
                 flag = self.options[part.named(name)].flags.lstrip("-").replace("-", "_")
-                places |= dict.fromkeys((part.named(name), flag), (part.table, name))
+                right_tables |= dict.fromkeys((part.named(name), flag), (part.table, name))
         for table in own:
             given = tables.get(table, {}) if table else tables
             if not isinstance(given, Mapping):
@@ -332,7 +332,7 @@ class VerbCommand(click.Command):
             for name in given:
                 if name in own[table] or (not table and name in own):
                     continue
-                right, known = places.get(name.lstrip("-").replace("-", "_"), ("", ""))
+                right, known = right_tables.get(name.lstrip("-").replace("-", "_"), ("", ""))
                 if known:
                     where = f"below a line [{right}]" if right else "above the first table"
                     here = f"{path}, [{table}]" if table else f"{path}"
