@@ -7,7 +7,7 @@ from typing import Any
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.pool import LifeInput, Phase
-from trio_envserve.core.router_inputs import Tick, WorkerMessage
+from trio_envserve.core.router_inputs import Exited, Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker import BeatDue, OutcomeMade, RouterMessage
@@ -112,6 +112,18 @@ def test_g7_a_cancel_ends_it_at_once():
     assert list(pair.workers[b"w0-1"]._held) == []
     pair.beat()
     assert pair.kills == []
+
+
+def test_deadline_and_death_in_one_tick_took_an_execution_out_twice():
+    """The router ended with a KeyError."""
+    pair = pair_of(2)
+    pair.submit(b"2", limit_s=30.0)
+    end_all(pair)
+    pair.give(Exited(b"w0-1", pair.now_s, "killed by a test"))
+    del pair.workers[b"w0-1"]
+    pair.router_takes(Tick(pair.now_s + 60.0))
+    assert pair.failure(2).verdict is Verdict.RAN_AND_FAILED
+    assert pair.router.workforce.live_count() == 0
 
 
 def test_g7_a_cancel_that_crosses_its_outcome_takes_nothing_for_a_difference():

@@ -1537,6 +1537,7 @@ class Works:
             self._end_archived(self.archive)
             self._archive_some(self.archive)
             self._read_on()
+        self.stop()  # before lives are looked at: what nobody needs is not lost with its worker
 
     def _end_due(self) -> None:
         self._late = False

@@ -1096,7 +1096,7 @@ PERMITS.table(
      text(Router._schedule, "paused=works.earlier_lives", "paused=False")),
     ("grants-of-a-rate-come-together", "G12", (),
      "A rate is a limit of nothing.",
-     text(Permits._of_rate, "at_s + 1 / line.limits[0]", "at_s")),
+     text(Permits._of_rate, "1 / line.limits[0]", "1e-6")),
     ("a-rate-that-waits-is-not-looked-at", "G8 G9", (),
      "Claims of a rate that are not due when they are made wait for the next one.",
      named(Permits, "_look", lambda self, line, at_s: None)),
