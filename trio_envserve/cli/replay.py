@@ -17,7 +17,7 @@ from ..core.router import Router
 from ..core.sessions import Session
 from ..core.status import KeyPage, KnownKey, ServerStats
 from ..core.terms import short
-from ..core.work import WorkState
+from ..core.work import Ticket, WorkState
 from ..lab.recording import Player, RecordedArrow, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
 from ..pages.tables import Table, records_table
@@ -151,16 +151,16 @@ def _keys(router: Router) -> Iterator[KnownKey]:
         first, turn_s = page.next, turn_s + 1.0  # else the turn's budget would end it
 
 
-def _session(router: Router, session: Session[Any]) -> dict[str, Any]:
+def _session(router: Router, session: Session[Ticket]) -> dict[str, Any]:
     """Record of one session, with the number of its tickets in each state."""
-    states = Counter(ticket.state for ticket in session.tickets.values())
+    states = Counter(ticket.standing for ticket in session.tickets.values())
     return {
         "session": short(session.id),
         "name": session.name,
         "ended": session.ended,
-        "waiting": states[WorkState.WAITING],
-        "running": states[WorkState.RUNNING],
-        "completed": states[WorkState.COMPLETED],
+        "waiting": states[WorkState.WAITING.value],
+        "running": states[WorkState.RUNNING.value],
+        "completed": states[WorkState.COMPLETED.value],
         "finished": len(session.finished),
         "kept_bytes": session.account.kept_bytes,
         "silent_s": round(router.awake_s - session.seen_at, 3),
