@@ -467,6 +467,25 @@ def test_g9_calls_that_leave_while_a_disk_is_stuck_took_the_whole_window():
     assert [bytes(run.body) for _, run in pair.runs] == [b"plain"]
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_g7_calls_for_other_keys_came_before_one_that_leaves_whose_work_ran_again(is_sent: bool):
+    """It was called off while its server was lost, or when it waited to be issued again."""
+    pair = Journaled(workers=1, server={"window": 32, "worker_capacity": 1})
+    for number in range(60):
+        pair.call(rerun=True, name=KeyName(b"default", b"%d" % number))
+    pair.disk()
+    pair.disconnect()
+    if is_sent:
+        pair.cancel(0)
+    restarted(pair)
+    pair.connect()
+    pair.advance(2.0)
+    if not is_sent:
+        assert pair.client.calls.live[0].stage is Stage.QUEUED
+        pair.cancel(0)
+    assert not goes_on(pair)
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_call_whose_allowance_is_above_that_of_its_server_never_started_again(keyed: bool):
     pair = Keyed(server={"max_executions": 4})

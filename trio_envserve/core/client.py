@@ -361,8 +361,11 @@ class ClientSession:
     """Unfinished calls by sequence, in increasing order."""
     most_waiting_for_keys: int = dataclasses.field(init=False)
     """Most of these that may wait for keys, so that a part of the window stays free."""
+    most_with_leaves: int = dataclasses.field(init=False)
+    """Most of these with those that leave keys, which have half of that part, too: what they end
+    may run until they are sent, and the calls before them may wait for long."""
     waiting_for_keys: int = 0
-    """Number of these that wait for keys."""
+    """Number of these that wait for keys, or leave them."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished sequences of which the server does not know yet."""
     lost_s: float | None = None
@@ -371,6 +374,7 @@ class ClientSession:
     def __post_init__(self) -> None:
         others = max(1, self.window // _OTHERS_PART)
         self.most_waiting_for_keys = max(1, self.window - others)
+        self.most_with_leaves = self.most_waiting_for_keys + others // 2
 
     def pending(self) -> list[int]:
         """Spans of all unfinished sequences."""
@@ -527,8 +531,10 @@ class CallQueue(OrderedDict[int, Call]):
         """Calls that wait for no key."""
 
     def put(self, call: Call) -> None:
-        """Add a call at the end."""
+        """Add a call at the end, or in front if it leaves a key."""
         self[call.number] = call
+        if call.alone:
+            self.move_to_end(call.number, last=False)
         if not call.waits_for_key:
             self._others[call.number] = call
 
@@ -539,8 +545,12 @@ class CallQueue(OrderedDict[int, Call]):
 
     def first(self, session: ClientSession) -> Call | None:
         """The call to be sent next in this session; None if there is no room for one."""
-        enough = session.waiting_for_keys >= session.most_waiting_for_keys
-        return next(iter((self._others if enough else self).values()), None)
+        first = next(iter(self.values()), None)
+        leaves = first is not None and first.alone
+        most = session.most_with_leaves if leaves else session.most_waiting_for_keys
+        if session.waiting_for_keys < most:
+            return first
+        return next(iter(self._others.values()), None)
 
 
 class HeldCalls(dict[int, FullAccount]):
