@@ -168,6 +168,25 @@ async def test_a_large_outcome_that_cannot_be_read_is_received_all_the_same(
         assert not client._driver.core.calls.live
 
 
+async def test_g4_a_large_outcome_was_lost_where_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was received, and its caller got the error of the thread."""
+
+    async def refused(work: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with patient_pair(large) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(client._threads, "run", refused)
+            broken = await client.outcome("x")
+        assert isinstance(broken.error, OutcomeNotDecodable)
+        assert "can't start new thread" in str(broken.error)
+        assert values.decode(broken.error.raw) == LARGE
+        assert broken.executions == 1
+        assert not client._driver.core.calls.live
+
+
 @pytest.mark.parametrize("run", [run_one, run_many, run_for_a_door])
 @pytest.mark.parametrize("made", [bytes, lambda size: [bytes(size), Record(5)]])
 async def test_inputs_of_keyed_calls_were_hashed_on_the_callers_loop(

@@ -39,7 +39,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 import trio
 
 from ..core import values
-from ..core.client import CallKey, Fail, Terms
+from ..core.client import Answer, CallKey, Fail, Terms
 from ..core.errors import (
     CallError,
     EnvironmentBroken,
@@ -259,6 +259,7 @@ class Client:
     async def _outcome_large(self, ended: Ended, took_s: float) -> Outcome:
         """The caller's outcome of a large answer, which is decoded in a thread, and once for all
         callers of a shared call."""
+        assert not isinstance(ended, Fail)
         once = self._decoding.setdefault(ended.call, _DecodedOnce())
         once.callers += 1
         try:
@@ -267,6 +268,8 @@ class Client:
                     once.outcome = await self._threads.run(
                         lambda pause: self._read(ended, took_s, pause=pause)
                     )
+        except Exception as problem:  # no thread can be started, say: the caller gets what there is
+            once.outcome = _outcome_of(ended, None, _not_decodable(problem, ended.body), took_s)
         finally:
             # Also when this task is cancelled or interrupted: nobody else takes the answer.
             self._driver.received(ended)
@@ -292,10 +295,7 @@ class Client:
         except Exception as problem:
             # Whatever went wrong (memory, say), the caller gets what there is.
             error = _not_decodable(problem, ended.body)
-        return Outcome(
-            value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
-            executions=ended.executions, took_s=took_s,
-        )  # fmt: skip
+        return _outcome_of(ended, value, error, took_s)
 
     def _decode(self, body: Body, **how: Any) -> object:
         return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)
@@ -558,6 +558,13 @@ def _ended(outcome: Outcome) -> KeyEnded:
     record = outcome.unwrap()
     finished = record.get("finished", False)
     return KeyEnded(record["generation"] is not None or finished, record["started"], finished)
+
+
+def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:
+    return Outcome(
+        value=value, error=error, worker=answer.worker, duration_s=answer.duration_s,
+        executions=answer.executions, took_s=took_s,
+    )  # fmt: skip
 
 
 def _not_decodable(problem: Exception, body: Body) -> OutcomeNotDecodable:
