@@ -21,6 +21,6 @@ def module_of_file(name: str, path: str | os.PathLike[str]) -> ModuleType:
     try:
         found.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        sys.modules.pop(name, None)  # its code may have done so
         raise
     return module
