@@ -169,6 +169,12 @@ def test_only_what_stands_before_the_author_and_this_package_is_left_out(
     assert not has_own_frames(None)
 
 
+def test_author_in_a_folder_with_the_name_of_this_package_was_left_out():
+    mine = "/home/trio_envserve/envs/mine.py"
+    tb = traceback_through(OURS, mine, MINE)
+    assert [frame.filename for frame in traceback.extract_tb(own_frames(tb))] == [mine, MINE]
+
+
 MISTAKES = {
     "a name that is not there": (
         "def make():\n    return undefined\n", "NameError: name 'undefined' is not defined",

@@ -24,14 +24,21 @@ from types import TracebackType
 import outcome
 import trio
 
-from ..core.stack_frames import is_ours
+from ..core import stack_frames
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FOLDERS = tuple(
     os.path.abspath(folder) + os.sep
     for module in (asyncio, concurrent.futures, importlib, outcome, trio)
     for folder in module.__path__
 )
 _FROZEN = "<frozen "
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file of this process is of this package, and not an environment in it.  A folder of
+    the author's may have the package's name."""
+    return file.startswith(_PACKAGE) and stack_frames.is_ours(file)
 
 
 def own_frames(tb: TracebackType | None) -> TracebackType | None:

@@ -44,7 +44,6 @@ from .. import foreign
 from ..core import values
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
-from ..core.stack_frames import is_ours
 from ..envs.classes import ClassEnvironment
 from ..envs.interface import Rollout
 from ..envs.loading import LoadedEnvironment, load
@@ -58,6 +57,7 @@ from .failures import EnvironmentFailure, describe_exception, described_cause
 from .reaper import end_process_group
 from .runners import Runner, open_runner
 from .stacks import tasks_below
+from .tracebacks import is_ours
 
 HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
