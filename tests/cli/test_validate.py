@@ -351,6 +351,26 @@ async def test_secrets_that_are_named_are_not_shown(
     assert "S3CR3T" not in done.out + done.err
 
 
+@pytest.mark.parametrize("kind", ["ValueError", "ConfigError"])
+@pytest.mark.parametrize(
+    "words", [("validate",), ("eval", "-n", "1"), ("serve",)], ids=["validate", "eval", "serve"]
+)
+async def test_secrets_were_shown_where_the_command_itself_imports_the_environment(
+    words: tuple[str, ...], kind: str, tmp_path: Path
+):
+    (tmp_path / "endpoints.toml").write_text(
+        '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "MY_KEY"\n'
+    )
+    (tmp_path / "looked_at.py").write_text(
+        f"import os\nfrom trio_envserve import ConfigError\nraise {kind}(os.environ['MY_KEY'])\n"
+    )
+    verb, *more = words
+    done = await run(tmp_path, verb, "looked_at:Env", *more, "--json", MY_KEY="S3CR3T-S3CR3T")
+    assert done.code in (2, 3)
+    assert "$MY_KEY" in done.err
+    assert "S3CR3T" not in done.out + done.err
+
+
 async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):
     write(tmp_path, "async def run_rollout(self, rollout): print('began'); await trio.sleep(1000)")
     async with forked(tmp_path, "validate", "looked_at:Env") as running:

@@ -35,6 +35,7 @@ from ..evals.files import NotWritten
 from ..logs import finish
 from ..net import unwrap_single
 from ..pages.tables import Table
+from ..redaction import redacted
 from .interrupts import Interrupts
 from .render import emit, say, show
 
@@ -191,7 +192,7 @@ async def _run(main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_jso
                     result = _failed(error)
             nursery.cancel_scope.cancel()
             if error is not None:
-                say(f"error: {error}")
+                say(f"error: {redacted(str(error))}")
             code = result.exit_code
             try:
                 if as_json:
@@ -235,7 +236,8 @@ def _failed(error: EnvServeError) -> Result:
         code = error.exit_code
     else:
         code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-    return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
+    message = redacted(str(error))
+    return Result(code, {"error": {"type": type(error).__name__, "message": message}})
 
 
 # -- the author of an environment -------------------------------------------------------

@@ -36,6 +36,7 @@ from types import MappingProxyType
 from typing import Any, cast, final, get_args
 
 from ..core.errors import ConfigError
+from ..models.endpoints import hide_secrets
 from ..near import did_you_mean
 from .apart import marked_of
 from .classes import OPTIONS, ClassEnvironment, is_rollout_class, split_options
@@ -380,6 +381,7 @@ def check_spec(spec: str, args: Mapping[str, Any] | None = None) -> None:
     head, colon, rest = spec.partition(":")
     if spec in BUILT_IN:
         return
+    hide_secrets()  # what is imported may show them
     if not colon:
         resolve(spec)  # an entry point, which is loaded; or the error with the near names
     elif head in _LIBRARIES and rest:
