@@ -37,6 +37,7 @@ async def ask(settings: CallSettings, case: str = "good") -> Any:
         ("2 + 2?", None, {"prompt": "2 + 2?"}),
         ("2 + 2?", {"prompt": "2 + 2?"}, {"prompt": "2 + 2?"}),
         (None, {"prompt": "3 + 3?"}, {"prompt": "3 + 3?"}),
+        ("2 + 2?", {"prompt": None, "case": None}, {"prompt": "2 + 2?", "case": None}),
         (np.array([1, 2]), {"prompt": [1, 2]}, {"prompt": [1, 2]}),
         ("2 + 2?", {"prompt": "3 + 3?"}, None),
         (np.array([1, 2]), {"prompt": [1, 3]}, None),

@@ -266,11 +266,14 @@ def input_of(row: Mapping[str, Any], extra: str, name: str = "") -> Any:
 
 
 def joined(columns: Mapping[str, Any], more: Mapping[str, Any], extra: str) -> dict[str, Any]:
-    """Columns of a row and the fields ``more`` of its column ``extra``.  Raises
-    :class:`ConfigError` for a name that has one value here and another there: a rollout of the one
-    would be trained on as one of the other."""
-    for name in columns.keys() & more.keys():
-        if columns[name] is not None and plain(columns[name]) != plain(more[name]):
+    """Columns of a row and the fields ``more`` of its column ``extra``, where None is no other
+    value: tables give it to each row that lacks a field.  Raises :class:`ConfigError` for a name
+    that has one value here and another there: a rollout of the one would be trained on as one of
+    the other."""
+    own = {name: value for name, value in columns.items() if value is not None}
+    more = {name: each for name, each in more.items() if each is not None or name not in own}
+    for name in own.keys() & more.keys():
+        if plain(own[name]) != plain(more[name]):
             raise ConfigError(
                 f"the data set's row has two values of {name!r}: a column of its own, and another "
                 f"in its {extra}: give the one there another name"
