@@ -362,8 +362,8 @@ class ClientSession:
     most_waiting_for_keys: int = dataclasses.field(init=False)
     """Most of these that may wait for keys, so that a part of the window stays free."""
     most_with_leaves: int = dataclasses.field(init=False)
-    """Most of these with those that leave keys, which have half of that part, too: what they end
-    may run until they are sent, and the calls before them may wait for long."""
+    """Most of these that may wait for keys or leave them.  Leaves have half of the free part
+    besides: the work that a leave ends may run until it is sent."""
     waiting_for_keys: int = 0
     """Number of these that wait for keys, or leave them."""
     unflushed: list[int] = dataclasses.field(default_factory=list)

@@ -997,9 +997,7 @@ class Works:
         """The outcome is final (G3), and the work waits and runs no more.  One that never ran is
         not retained: the next ask may start anew."""
         if work.earlier and not work.executions:
-            outcome = outcomes.lost_before(
-                work.executions
-            )  # "did not run" is true of this epoch only
+            outcome = outcomes.lost_before(0)  # "did not run" is true of this epoch only
         self._drop_body(work)
         work.state = _W.COMPLETED
         if outcome.outcome[2]:  # no result
