@@ -388,6 +388,9 @@ def test_a_repair_keeps_what_is_whole_where_a_body_is_lost(tmp_path: Path):
     )  # fmt: skip
     for name in ("6", "8", "9"):
         (tmp_path / "bodies" / name).unlink()
+    listed = {each.left.opened.number: each for each in tools.kept(tools.look(tmp_path))}
+    assert {number for number, each in listed.items() if each.body_is_lost} == {1, 3, 4}
+    assert [listed[number].executions for number in range(5)] == [1, 1, 0, 0, 1]
     report = repaired(tmp_path)
     assert report.kept == 3
     assert report.may_have_run == [f"key 'key-{n}' in namespace 'default'" for n in (1, 3)]
